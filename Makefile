@@ -1,0 +1,74 @@
+# One entrance to everything. `make` alone lists the targets. Works with GNU Make 3.81 and newer.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--exclude-newer '30 days' --exclude-newer-package 'pyspark=14 days' --custom-compile-command 'make lock'
+
+export PYTHON
+
+# A .venv that was copied from another directory, or whose Python has gone, is rebuilt.
+ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(VENV)/.made-in 2>/dev/null),$(CURDIR))
+.PHONY: $(VENV)/.made-in
+endif
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(VENV)/.base ## Create .venv and install the server (no Spark, no development tools)
+	@echo "Ready: run 'make serve', or $(BIN)/queen --help"
+
+.PHONY: serve
+serve: $(VENV)/.base ## Set up, then run the server until Ctrl-C
+	@exec $(BIN)/queen serve
+
+.PHONY: test
+test: lint ## Set up everything, lint, then run all tests (PYTEST_ARGS='-k name' to select)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.all ## Check style, types and import contracts
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache --no-logo
+
+.PHONY: format
+format: $(VENV)/.all ## Rewrite the code in the project's style
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format --quiet .
+
+.PHONY: bench
+bench: $(VENV)/.all ## Measure the cost per message, as ratios to a plain INSERT
+	@$(BIN)/python -m benchmarks
+
+.PHONY: lock
+lock: ## Refresh the hashed requirements files (needs uv)
+	@command -v uv >/dev/null || { echo "lock: uv is needed; install it with: pip install uv" >&2; exit 1; }
+	@$(COMPILE) --group build -o requirements/build.txt
+	@$(COMPILE) pyproject.toml -o requirements/base.txt
+	@$(COMPILE) pyproject.toml --extra dev --constraint requirements/base.txt -o requirements/dev.txt
+	@$(COMPILE) pyproject.toml --extra spark --constraint requirements/dev.txt -o requirements/spark.txt
+
+.PHONY: clean
+clean: ## Remove .venv and everything generated
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made-in:
+	@echo "Creating $(VENV) ..."
+	@scripts/venv.sh create
+	@echo "$(CURDIR)" > $@
+
+$(VENV)/.base: $(VENV)/.made-in requirements/build.txt requirements/base.txt pyproject.toml
+	@echo "Installing the server ..."
+	@scripts/venv.sh install requirements/base.txt
+	@touch $@
+
+$(VENV)/.all: $(VENV)/.base requirements/dev.txt requirements/spark.txt
+	@echo "Installing development tools and Spark (about 600 MB; a few minutes the first time) ..."
+	@scripts/venv.sh install requirements/dev.txt requirements/spark.txt
+	@touch $@
