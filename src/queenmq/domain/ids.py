@@ -1,0 +1,53 @@
+"""Ids. A segment's base is a UUIDv7 with 16 zero bits at its end; a message's id is that base with its index there.
+
+So the server stamps one id per flush and partition, a retry carries the same ids, and no id needs to be stored per
+message.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Final
+
+import uuid_utils
+
+MESSAGES_PER_SEGMENT: Final = 65536
+SUFFIXES: Final = tuple(f"{index:04x}" for index in range(MESSAGES_PER_SEGMENT))
+
+_is_canonical_uuid: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
+_is_uuid: Final = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}").fullmatch
+
+
+def new_lease_id() -> str:
+    return str(uuid_utils.uuid7())
+
+
+def new_id() -> str:
+    """A time-ordered id for anything that is not a message."""
+    return str(uuid_utils.uuid7())
+
+
+def new_segment_base() -> str:
+    return str(uuid_utils.uuid7())[:32] + "0000"
+
+
+def message_id(base: str, index: int) -> str:
+    return base[:32] + SUFFIXES[index]
+
+
+def is_uuid(text: str) -> bool:
+    """True for the usual 8-4-4-4-12 form, in either case."""
+    return _is_uuid(text) is not None
+
+
+def dedup_key(transaction_id: str) -> str:
+    """The UUID under which a transactionId is remembered; `queen.dedup_key` computes the same in SQL.
+
+    A canonical UUID stands for itself, which keeps time-ordered ids next to each other in the index. Anything else is
+    hashed, and marked by a variant nibble that no canonical UUID has, so the two kinds never meet.
+    """
+    if _is_canonical_uuid(transaction_id):
+        return transaction_id
+    digest = sha256(transaction_id.encode()).hexdigest()
+    return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-f{digest[17:20]}-{digest[20:32]}"

@@ -1,0 +1,132 @@
+-- Push: one call, one commit, one segment per partition.
+
+-- The guard of queen.segments, for every insert path. What a segment holds must already be covered by the
+-- partition_lookup row of its partition (so the lookup cannot be bypassed), and every drained cursor of the partition is
+-- woken. The wake is a statement of its own: its snapshot is taken after the partition's row lock was won, so it
+-- sees an ack that has just declared the partition drained.
+create or replace function queen.segments_inserted() returns trigger
+language plpgsql as $$
+declare
+    pids bigint[];
+    seqs bigint[];
+    bad record;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'messages must be pushed in a READ COMMITTED transaction, not %', current_setting('transaction_isolation')
+            using errcode = 'QM006';
+    end if;
+    select array_agg(partition_id), array_agg(last_seq) into pids, seqs from new_segments;
+    select n.pid, l.queue_id into bad
+        from unnest(pids, seqs) n (pid, seq) left join queen.partition_lookup l on l.partition_id = n.pid
+        where l.partition_id is null or l.queue_id = 0 or n.seq > l.last_seq limit 1;
+    if found then
+        if bad.queue_id > 0 then
+            raise exception 'queen.segments is written by queen.push_v1 and by INSERT INTO queen.messages only'
+                using errcode = 'QM007';
+        end if;
+        raise exception 'partition % does not exist', bad.pid using errcode = 'QM001', detail = bad.pid::text;
+    end if;
+    update queen.partition_consumers c set ready_at = clock_timestamp()
+        where c.partition_id = any (pids) and c.ready_at is null;
+    return null;
+end $$;
+
+create or replace trigger segments_inserted after insert on queen.segments
+    referencing new table as new_segments for each statement execute function queen.segments_inserted();
+
+-- How many messages of a queue are not consumed by every group yet.
+create or replace function queen.depth_of(qid integer) returns bigint
+language sql stable as $$
+    select coalesce(sum(l.last_seq - greatest(l.trimmed_seq, coalesce(c.low, 0))), 0)::bigint
+    from queen.partition_lookup l
+    left join lateral (select min(c.acked_seq) as low from queen.partition_consumers c where c.partition_id = l.partition_id) c on true
+    where l.queue_id = qid
+$$;
+
+-- Take room for a push in queues that have a maxSize. The bound is never below the true depth: acks only lower the
+-- depth, and whatever raises it otherwise (seek, a new group) forgets the bound. So the exact count is needed only when
+-- the bound says full.
+create or replace function queen.reserve_depth(bounded_queues integer[], pids bigint[], ns integer[]) returns void
+language plpgsql as $$
+declare
+    want record;
+    room bigint;
+begin
+    for want in
+        select d.queue_id, q.name, q.max_size, d.bound,
+               (select sum(x.n) from unnest(pids, ns) x (pid, n)
+                join queen.partition_lookup l on l.partition_id = x.pid where l.queue_id = d.queue_id) as n
+        from queen.queue_depth d join queen.queues q using (queue_id)
+        where d.queue_id = any (bounded_queues) and q.max_size > 0 order by d.queue_id for update of d
+    loop
+        if want.bound is null or want.bound + want.n > want.max_size then
+            want.bound := queen.depth_of(want.queue_id);
+        end if;
+        room := want.max_size - want.bound;
+        if want.n > room then
+            raise exception 'queue % is full: maxSize is %, room for % more, % given', want.name, want.max_size, greatest(room, 0), want.n
+                using errcode = 'QM002', detail = want.queue_id::text;
+        end if;
+        update queen.queue_depth set bound = want.bound + want.n where queue_id = want.queue_id;
+    end loop;
+end $$;
+
+-- pids: ascending, each once. ns, bases, last_ids, txs, datas, traces, subs, encs: one entry per partition.
+-- keys: the dedup keys, key_pos: for each, (index of its partition << 16) + index of its message, both from 0.
+-- bounded_queues: the queues among them that have a maxSize, as the caller knows it.
+-- A key that is already there fails the call with unique_violation: look it up, drop that message, call again.
+create or replace function queen.push_v1(
+    pids bigint[], ns integer[], bases uuid[], last_ids uuid[], txs bytea[], datas bytea[], traces bytea[], subs bytea[],
+    encs text[], keys uuid[], key_pos integer[], bounded_queues integer[]
+) returns table (partition_id bigint, last_seq bigint, created_at timestamptz)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    got bigint[];
+    lasts bigint[];
+    times timestamptz[];
+    unbounded_ok boolean;
+begin
+    if cardinality(bounded_queues) > 0 then
+        perform queen.reserve_depth(bounded_queues, pids, ns);
+    end if;
+    with g as materialized (
+        select * from unnest(pids, ns, bases, last_ids, txs, datas, traces, subs, encs)
+            g (pid, n, base, last_id, tx, data, trace, sub, enc)
+    ), allocated as (
+        -- a partition that is gone is inserted with queue 0, which the guard of queen.segments refuses
+        insert into queen.partition_lookup as l (partition_id, queue_id, last_seq, last_message_id, last_message_created_at)
+        select g.pid, 0, g.n, g.last_id, clock_timestamp() from g order by g.pid
+        on conflict (partition_id) do update set
+            last_seq = l.last_seq + excluded.last_seq,
+            last_message_id = excluded.last_message_id,
+            last_message_created_at = greatest(l.last_message_created_at, clock_timestamp())
+        returning l.partition_id, l.last_seq, l.last_message_created_at as at, not l.bounded or l.queue_id = any (bounded_queues) as ok
+    ), stored as (
+        insert into queen.segments (partition_id, last_seq, created_at, n, base, tx, data, trace_ids, subs, enc)
+        select a.partition_id, a.last_seq, a.at, g.n, g.base, g.tx, g.data, g.trace, g.sub, g.enc
+        from allocated a join g on g.pid = a.partition_id
+    )
+    select array_agg(a.partition_id order by a.partition_id), array_agg(a.last_seq order by a.partition_id),
+           array_agg(a.at order by a.partition_id), bool_and(a.ok)
+        into got, lasts, times, unbounded_ok from allocated a;
+    if got is distinct from pids then
+        raise exception 'partitions must be given once each, in ascending order' using errcode = 'QM008';
+    end if;
+    if not unbounded_ok then
+        raise exception 'a queue of this push has a maxSize now' using errcode = 'QM003';
+    end if;
+    insert into queen.dedup (h, partition_id, seq)
+        select k.h, pids[(k.pos >> 16) + 1], lasts[(k.pos >> 16) + 1] - ns[(k.pos >> 16) + 1] + (k.pos & 65535) + 1
+        from unnest(keys, key_pos) k (h, pos);
+    return query select * from unnest(got, lasts, times);
+end $$;
+
+-- The messages that already hold these keys.
+create or replace function queen.stored_keys_v1(pids bigint[], keys uuid[])
+returns table (partition_id bigint, h uuid, seq bigint, message_id uuid)
+language sql stable as $$
+    select d.partition_id, d.h, d.seq,
+           (select m.id from queen.message_at(d.partition_id, d.seq) m)
+    from unnest(pids, keys) k (pid, h) join queen.dedup d on d.h = k.h and d.partition_id = k.pid
+$$;

@@ -1,0 +1,274 @@
+-- Pop: win the lease of a partition for a group, and read what it covers.
+--
+-- ready_at only says when a cursor is worth looking at; whether there is something to deliver is decided here, under the
+-- cursor's row lock. So ready_at may be too early, never too late.
+
+-- Keep a copy of a message in the dead letter queue, or only note it where the queue has dead letters switched off.
+create or replace function queen.dead_letter(pid bigint, gid integer, at_seq bigint, reason text, failures integer) returns void
+language plpgsql as $$
+declare
+    q record;
+begin
+    select u.queue_id, u.name, u.dead_letter_queue, p.uid, p.name as partition_name, g.name as consumer_group into q
+        from queen.partitions p join queen.queues u using (queue_id), queen.consumer_groups_metadata g
+        where p.partition_id = pid and g.group_id = gid;
+    if q.dead_letter_queue is false then
+        insert into queen.retention_history (kind, queue_name, partition_name, consumer_group, messages, detail)
+        select 'discarded', q.name, q.partition_name, q.consumer_group, 1,
+               format('message %s, transactionId %s: %s', m.id, m.transaction_id, reason)
+        from queen.message_at(pid, at_seq) m;
+        return;
+    end if;
+    insert into queen.dead_letter_queue (queue_id, partition_id, partition_uid, partition_name, consumer_group, seq, message_id,
+        transaction_id, trace_id, producer_sub, data, encrypted, error_message, retry_count, created_at)
+    select q.queue_id, pid, q.uid, q.partition_name, q.consumer_group, at_seq, m.id,
+           m.transaction_id, m.trace_id, m.producer_sub, convert_to(m.payload, 'UTF8'), m.encrypted, reason, failures, m.created_at
+    from queen.message_at(pid, at_seq) m
+    on conflict (partition_id, consumer_group, seq) do update set
+        error_message = excluded.error_message, retry_count = excluded.retry_count, failed_at = excluded.failed_at;
+end $$;
+
+-- The retries of messages above a cursor; NULL when there are none.
+create or replace function queen.open_retries(retries jsonb, acked bigint) returns jsonb
+language sql immutable as $$
+    select case when retries is null then null
+           else (select jsonb_object_agg(key, value) from jsonb_each(retries) where key::bigint > acked) end
+$$;
+
+-- A lease that ran out is a failed attempt at its first message. When that message has no retries left and was alone in
+-- the lease, it is the culprit and is dead-lettered; when it was not alone, it is delivered alone next time, so that no
+-- message pays for its neighbour.
+create or replace function queen.count_expiry(c inout queen.partition_consumers, q queen.queues)
+language plpgsql as $$
+declare
+    head bigint;
+    failures integer;
+begin
+    c.last_lease_id := null;
+    select greatest(c.acked_seq, s.last_seq - s.n) + 1 into head from queen.segments s
+        where s.partition_id = c.partition_id and s.last_seq > c.acked_seq order by s.last_seq limit 1;
+    if head is null or head > c.lease_to then
+        return;
+    end if;
+    failures := coalesce((c.retries ->> head::text)::integer, 0) + 1;
+    if failures <= q.retry_limit or q.dlq_after_max_retries is false then
+        c.retries := coalesce(c.retries, '{}') || jsonb_build_object(head::text, failures);
+    elsif c.lease_to > head then
+        c.isolate := true;
+    else
+        perform queen.dead_letter(c.partition_id, c.group_id, head, 'Lease expired', q.retry_limit);
+        c.acked_seq := head;
+        c.retries := queen.open_retries(c.retries, head);
+        c.isolate := false;
+    end if;
+end $$;
+
+-- Resolve where a cursor that has never delivered starts: NULL = the beginning, infinity = now, else after that time.
+create or replace function queen.start_seq(pid bigint, start timestamptz) returns bigint
+language sql stable as $$
+    select case when start is null then 0
+           when start = 'infinity' then (select last_seq from queen.partition_lookup where partition_id = pid)
+           else queen.seq_at(pid, start) end
+$$;
+
+-- Why a cursor has nothing to deliver, and when to look again (NULL = after the next push). A partition is declared
+-- drained only under its row lock; when a push holds that lock, this does not wait for it but looks again soon.
+create or replace function queen.nothing_to_deliver(c queen.partition_consumers, q queen.queues, out outcome text, out look_at timestamptz)
+language plpgsql as $$
+begin
+    if q.delayed_processing > 0 then
+        select 'delayed', s.created_at + make_interval(secs => q.delayed_processing) into outcome, look_at
+            from queen.segments s where s.partition_id = c.partition_id and s.last_seq > c.acked_seq order by s.last_seq limit 1;
+        if found then
+            return;
+        end if;
+    end if;
+    perform 1 from queen.partition_lookup l where l.partition_id = c.partition_id for share skip locked;
+    if not found then
+        outcome := 'busy';
+        look_at := clock_timestamp() + interval '2 ms';
+    elsif exists (select from queen.segments s where s.partition_id = c.partition_id and s.last_seq > c.acked_seq) then
+        outcome := 'busy';
+        look_at := clock_timestamp();
+    else
+        outcome := 'drained';
+    end if;
+end $$;
+
+-- Decide what a locked cursor delivers and write the decision. outcome: claimed, or why there is nothing.
+-- On claimed, the messages (from_seq, to_seq] are delivered, from the segments up to seg_to; until is the end of the lease.
+-- Otherwise until is when to look again.
+create or replace function queen.claim(
+    c queen.partition_consumers, l queen.partition_lookup, q queen.queues, want integer, lease uuid, auto_ack boolean, start timestamptz,
+    out outcome text, out got integer, out from_seq bigint, out to_seq bigint, out seg_to bigint, out until timestamptz, out attempt integer
+)
+language plpgsql as $$
+declare
+    t timestamptz := clock_timestamp();
+    visible bigint;
+    below bigint;
+    s record;
+begin
+    if c.lease_id is not null then
+        c := queen.count_expiry(c, q);
+    end if;
+    if c.start_from is not null then
+        c.acked_seq := queen.start_seq(c.partition_id, case when c.start_from = 'infinity' then start else c.start_from end);
+    end if;
+    if q.ttl > 0 then
+        c.acked_seq := greatest(c.acked_seq, queen.seq_at(c.partition_id, t - make_interval(secs => q.ttl)));
+    end if;
+    if q.delayed_processing > 0 then
+        visible := queen.seq_at(c.partition_id, t - make_interval(secs => q.delayed_processing));
+    end if;
+    if c.isolate then
+        want := 1;
+    end if;
+    got := 0;
+    from_seq := c.acked_seq;
+    if q.window_buffer > 0 and l.last_seq > c.acked_seq
+        and l.last_message_created_at + make_interval(secs => q.window_buffer) > t
+    then
+        outcome := 'window';
+        until := l.last_message_created_at + make_interval(secs => q.window_buffer);
+    else
+        for s in select g.last_seq, g.n from queen.segments g
+            where g.partition_id = c.partition_id and g.last_seq > c.acked_seq order by g.last_seq
+        loop
+            exit when s.last_seq > visible;
+            below := greatest(c.acked_seq, s.last_seq - s.n);
+            if got = 0 then
+                attempt := coalesce((c.retries ->> (below + 1)::text)::integer, 0) + 1;
+            end if;
+            to_seq := least(s.last_seq, below + want - got);
+            got := got + (to_seq - below)::integer;
+            seg_to := s.last_seq;
+            exit when got >= want;
+        end loop;
+    end if;
+    if got > 0 then
+        outcome := 'claimed';
+        until := t + make_interval(secs => case when q.lease_time = 0 then 60 else q.lease_time end);
+    elsif outcome is null then
+        select x.outcome, x.look_at into outcome, until from queen.nothing_to_deliver(c, q) x;
+    end if;
+    if outcome = 'claimed' and not auto_ack then
+        update queen.partition_consumers k set acked_seq = c.acked_seq, ready_at = until, lease_id = lease, lease_to = to_seq,
+            lease_expires_at = until, start_from = null, isolate = c.isolate, retries = c.retries
+            where k.partition_id = c.partition_id and k.group_id = c.group_id;
+        return;
+    end if;
+    if outcome = 'claimed' then
+        c.acked_seq := to_seq;
+        c.retries := queen.open_retries(c.retries, to_seq);
+        c.isolate := false;
+        c.consumed := c.consumed + got;
+        c.batches := c.batches + 1;
+        c.last_consumed_at := t;
+        c.ready_at := clock_timestamp();
+    else
+        c.ready_at := until;
+    end if;
+    if outcome = 'drained' then
+        -- what retention removed is behind the cursor too; the partition's row is locked, so this is its last message
+        select greatest(c.acked_seq, k.last_seq) into c.acked_seq
+            from queen.partition_lookup k where k.partition_id = c.partition_id;
+    end if;
+    update queen.partition_consumers k set acked_seq = c.acked_seq, ready_at = c.ready_at, lease_id = null, lease_to = null,
+        lease_expires_at = null, last_lease_id = null, start_from = null, last_consumed_at = c.last_consumed_at,
+        consumed = c.consumed, batches = c.batches, isolate = c.isolate, retries = c.retries
+        where k.partition_id = c.partition_id and k.group_id = c.group_id;
+end $$;
+
+-- When the first cursor of these groups (on one partition, or on any) is worth a look; NULL = after a push.
+create or replace function queen.next_ready(gids integer[], pid bigint) returns timestamptz
+language sql stable as $$
+    select min(case when pid is null
+               then (select c.ready_at from queen.partition_consumers c
+                     where c.group_id = g and c.ready_at is not null order by c.ready_at limit 1)
+               else (select c.ready_at from queen.partition_consumers c where c.partition_id = pid and c.group_id = g) end)
+    from unnest(gids) g
+$$;
+
+-- Answer many pops in one call. Request r takes from the groups req_groups[req_from[r] .. req_to[r]], in that order:
+-- from partition req_partition[r] when it is given, else from any, least recently served first, up to req_max[r]
+-- partitions and req_batch[r] messages. req_start: see start_seq, used where the group's subscription is undecided.
+-- One row per segment delivered; for a request with nothing, one row with partition_id NULL, the reason, and when the
+-- earliest cursor of its groups becomes ready.
+create or replace function queen.pop_v1(
+    req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
+    req_lease uuid[], req_auto boolean[], req_start timestamptz[]
+) returns table (
+    request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
+    from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
+    last_seq bigint, n integer, base uuid, base_idx integer, created_at timestamptz,
+    tx bytea, data bytea, trace_ids bytea, subs bytea, enc text, reason text, ready_at timestamptz
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    q queen.queues;
+    cursors refcursor;
+    k record;
+    d record;
+    t timestamptz;
+    gid integer;
+    wanted integer;
+    claimed integer;
+    seen integer;
+    known boolean;
+begin
+    for r in 1 .. coalesce(cardinality(req_from), 0) loop
+        wanted := req_batch[r];
+        claimed := 0;
+        known := false;
+        foreach gid in array req_groups[req_from[r]:req_to[r]] loop
+            exit when wanted <= 0 or claimed >= req_max[r];
+            select u.* into q from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
+                where m.group_id = gid and m.registered;
+            continue when not found;
+            known := true;
+            t := clock_timestamp();
+            -- a cursor with nothing to deliver moves past t, so this ends; what it delivers is no longer ready
+            loop
+                if req_partition[r] is null then
+                    open cursors for select c, l, p.uid, p.name from queen.partition_consumers c
+                        join queen.partition_lookup l on l.partition_id = c.partition_id
+                        join queen.partitions p on p.partition_id = c.partition_id
+                        where c.group_id = gid and c.ready_at <= t
+                        order by c.ready_at limit req_max[r] - claimed for update of c skip locked;
+                else
+                    open cursors for select c, l, p.uid, p.name from queen.partition_consumers c
+                        join queen.partition_lookup l on l.partition_id = c.partition_id
+                        join queen.partitions p on p.partition_id = c.partition_id
+                        where c.partition_id = req_partition[r] and c.group_id = gid
+                        and (c.ready_at <= t or (c.ready_at is null and l.last_seq > c.acked_seq)) for update of c skip locked;
+                end if;
+                seen := 0;
+                loop
+                    fetch cursors into k;
+                    exit when not found;
+                    seen := seen + 1;
+                    d := queen.claim(k.c, k.l, q, wanted, req_lease[r], req_auto[r], req_start[r]);
+                    continue when d.outcome <> 'claimed';
+                    claimed := claimed + 1;
+                    wanted := wanted - d.got;
+                    return query select r, s.partition_id, k.uid, k.name, q.queue_id, gid, d.from_seq, d.to_seq, d.until, d.attempt,
+                        s.last_seq, s.n, s.base, s.base_idx, s.created_at, s.tx, s.data, s.trace_ids, s.subs, s.enc,
+                        null::text, null::timestamptz
+                        from queen.segments s where s.partition_id = (k.c).partition_id
+                        and s.last_seq > d.from_seq and s.last_seq <= d.seg_to order by s.last_seq;
+                    exit when wanted <= 0;
+                end loop;
+                close cursors;
+                exit when seen = 0 or wanted <= 0 or claimed >= req_max[r] or req_partition[r] is not null;
+            end loop;
+        end loop;
+        if claimed = 0 then
+            request := r;
+            reason := case when known then 'empty' else 'unknown_group' end;
+            ready_at := queen.next_ready(req_groups[req_from[r]:req_to[r]], req_partition[r]);
+            return next;
+        end if;
+    end loop;
+end $$;

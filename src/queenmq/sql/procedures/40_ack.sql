@@ -1,0 +1,210 @@
+-- Ack, renew, release.
+
+-- Settle the messages of one lease one by one. verdicts: [[seq, status, error], ...] with ascending seq and status
+-- completed, failed, retry or dlq. A completed or dead-lettered message settles everything before it. The first message
+-- that is to come again holds the cursor: nothing behind it is acknowledged. Without a lease nothing is fenced.
+-- Result: {"outcome", "acked", "released", "ready", "items": [{"seq", "ok", "error", "dlq"}, ...]}.
+create or replace function queen.settle(pid bigint, gid integer, lease uuid, verdicts jsonb) returns jsonb
+language plpgsql as $$
+declare
+    t timestamptz;
+    c queen.partition_consumers;
+    q queen.queues;
+    newest bigint;
+    top bigint;
+    start bigint;
+    held boolean := false;
+    wait integer := 0;
+    fenced boolean;
+    failures integer;
+    at_seq bigint;
+    v jsonb;
+    problem text;
+    dead boolean;
+    items jsonb := '[]';
+begin
+    select l.last_seq into newest from queen.partition_lookup l where l.partition_id = pid for share;
+    select k.* into c from queen.partition_consumers k where k.partition_id = pid and k.group_id = gid for update;
+    if not found then
+        return jsonb_build_object('outcome', 'unknown');
+    end if;
+    select u.* into q from queen.queues u where u.queue_id = c.queue_id;
+    t := clock_timestamp();
+    fenced := lease is not null and (c.lease_id is distinct from lease or c.lease_expires_at <= t);
+    top := case when lease is null then newest when fenced then c.acked_seq else c.lease_to end;
+    if fenced and lease is distinct from c.last_lease_id and lease is distinct from c.lease_id then
+        top := -1;          -- a lease we know nothing of settles nothing, not even what is settled already
+    end if;
+    start := c.acked_seq;
+    for v in select * from jsonb_array_elements(verdicts) loop
+        at_seq := (v ->> 0)::bigint;
+        problem := null;
+        dead := false;
+        if at_seq > top then
+            problem := 'Invalid or expired lease';
+        elsif at_seq <= c.acked_seq then
+            dead := v ->> 1 in ('failed', 'dlq') and exists (
+                select from queen.dead_letter_queue x join queen.consumer_groups_metadata g on g.name = x.consumer_group
+                where g.group_id = gid and x.partition_id = pid and x.seq = at_seq);
+        elsif v ->> 1 = 'completed' then
+            if held then
+                problem := 'Not acknowledged: an earlier message of this partition is to be delivered again';
+            else
+                c.acked_seq := at_seq;
+            end if;
+        elsif v ->> 1 = 'retry' then
+            held := true;
+        else
+            failures := coalesce((c.retries ->> at_seq::text)::integer, 0) + 1;
+            if not held and (v ->> 1 = 'dlq' or (failures > q.retry_limit and q.dlq_after_max_retries is not false)) then
+                perform queen.dead_letter(pid, gid, at_seq, coalesce(nullif(v ->> 2, ''),
+                    case when v ->> 1 = 'dlq' then 'Moved to the dead letter queue by the consumer' else 'Retries exhausted' end), failures - 1);
+                c.acked_seq := at_seq;
+                dead := q.dead_letter_queue is not false;
+            else
+                if v ->> 1 = 'failed' then
+                    c.retries := coalesce(c.retries, '{}') || jsonb_build_object(at_seq::text, failures);
+                    wait := case when held then wait else q.retry_delay end;
+                end if;
+                held := true;
+            end if;
+        end if;
+        items := items || jsonb_build_object('seq', at_seq, 'ok', problem is null, 'error', problem, 'dlq', dead);
+    end loop;
+    if not fenced then
+        perform queen.write_cursor(c, start, newest, held, wait);
+    end if;
+    return jsonb_build_object('outcome', 'settled', 'acked', c.acked_seq,
+        'released', held or c.lease_id is null or (not fenced and c.acked_seq >= c.lease_to), 'items', items);
+end $$;
+
+-- Write a settled cursor: progress, the end of its lease, and when it is ready again.
+create or replace function queen.write_cursor(c queen.partition_consumers, start bigint, newest bigint, held boolean, wait_ms integer) returns void
+language plpgsql as $$
+declare
+    t timestamptz := clock_timestamp();
+    ended boolean := held or coalesce(c.acked_seq >= c.lease_to, false);
+begin
+    if c.acked_seq > start then
+        c.isolate := false;
+        c.retries := queen.open_retries(c.retries, c.acked_seq);
+        c.last_consumed_at := t;
+        c.consumed := c.consumed + c.acked_seq - start;
+        c.start_from := null;
+    end if;
+    if ended and c.lease_id is not null then
+        c.last_lease_id := c.lease_id;
+        c.lease_id := null;
+        c.lease_to := null;
+        c.lease_expires_at := null;
+        c.batches := c.batches + 1;
+    end if;
+    if held then
+        c.ready_at := t + wait_ms * interval '1 ms';
+    elsif c.lease_id is null and (ended or c.acked_seq > start) then
+        c.ready_at := case when newest > c.acked_seq then t end;
+    end if;
+    update queen.partition_consumers k set acked_seq = c.acked_seq, ready_at = c.ready_at, lease_id = c.lease_id, lease_to = c.lease_to,
+        lease_expires_at = c.lease_expires_at, last_lease_id = c.last_lease_id, start_from = c.start_from, retries = c.retries,
+        isolate = c.isolate, last_consumed_at = c.last_consumed_at, consumed = c.consumed, batches = c.batches
+        where k.partition_id = c.partition_id and k.group_id = c.group_id;
+end $$;
+
+-- Settle many leases in one call. Run i acknowledges everything up to uptos[i] under leases[i], or, when verdicts[i] is
+-- given, message by message (see settle). A (partition, group) stands in one run only.
+-- The common case, a live lease and only completed messages, is one statement for all runs; the rest goes one by one.
+create or replace function queen.ack_v1(pids bigint[], gids integer[], leases uuid[], uptos bigint[], verdicts jsonb[])
+returns table (run integer, result jsonb, acked_seq bigint, released boolean)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    t timestamptz := clock_timestamp();
+    done integer[] := '{}';
+    r record;
+begin
+    for r in
+        with k as materialized (
+            -- the partition's row is read locked: only then does "nothing newer" mean drained
+            select a.run, a.pid, a.gid, a.upto, l.last_seq
+            from unnest(pids, gids, leases, uptos, verdicts) with ordinality a (pid, gid, lease, upto, verdict, run)
+            join queen.partition_lookup l on l.partition_id = a.pid
+            join queen.partition_consumers c on c.partition_id = a.pid and c.group_id = a.gid
+            where a.verdict is null and c.lease_id = a.lease and c.lease_expires_at > t
+                and a.upto > c.acked_seq and a.upto <= c.lease_to
+            order by a.pid, a.gid
+            for share of l for update of c
+        )
+        update queen.partition_consumers c set
+            acked_seq = k.upto,
+            consumed = c.consumed + k.upto - c.acked_seq,
+            last_consumed_at = t,
+            isolate = false,
+            retries = case when c.retries is not null then queen.open_retries(c.retries, k.upto) end,
+            batches = case when k.upto < c.lease_to then c.batches else c.batches + 1 end,
+            last_lease_id = case when k.upto < c.lease_to then c.last_lease_id else c.lease_id end,
+            lease_id = case when k.upto < c.lease_to then c.lease_id end,
+            lease_to = case when k.upto < c.lease_to then c.lease_to end,
+            lease_expires_at = case when k.upto < c.lease_to then c.lease_expires_at end,
+            ready_at = case when k.upto < c.lease_to then c.ready_at when k.last_seq > k.upto then clock_timestamp() end
+        from k where c.partition_id = k.pid and c.group_id = k.gid
+        returning k.run::integer, c.acked_seq, c.lease_id is null as released
+    loop
+        done := done || r.run;
+        run := r.run;
+        result := null;
+        acked_seq := r.acked_seq;
+        released := r.released;
+        return next;
+    end loop;
+    if cardinality(done) = cardinality(pids) then
+        return;
+    end if;
+    for r in
+        select a.* from unnest(pids, gids, leases, uptos, verdicts) with ordinality a (pid, gid, lease, upto, verdict, run)
+        where a.run <> all (done) order by a.pid, a.gid
+    loop
+        run := r.run;
+        result := queen.settle(r.pid, r.gid, r.lease, coalesce(r.verdict, jsonb_build_array(jsonb_build_array(r.upto, 'completed', null))));
+        acked_seq := (result ->> 'acked')::bigint;
+        released := (result ->> 'released')::boolean;
+        return next;
+    end loop;
+end $$;
+
+-- Extend every partition held by a lease. renewed = 0: known tells an expired lease from an unknown one.
+create or replace function queen.renew_v1(lease uuid, seconds integer, out renewed integer, out known boolean, out expires_at timestamptz)
+language plpgsql as $$
+declare
+    t timestamptz := clock_timestamp();
+begin
+    with k as materialized (
+        select c.partition_id, c.group_id from queen.partition_consumers c
+        where c.lease_id = lease order by c.partition_id, c.group_id for update
+    ), u as (
+        update queen.partition_consumers c set
+            lease_expires_at = greatest(c.lease_expires_at, t + make_interval(secs => seconds)),
+            ready_at = greatest(c.lease_expires_at, t + make_interval(secs => seconds))
+        from k where c.partition_id = k.partition_id and c.group_id = k.group_id and c.lease_expires_at > t
+        returning c.lease_expires_at
+    )
+    select (select count(*) from u), (select count(*) > 0 from k), (select min(u.lease_expires_at) from u)
+        into renewed, known, expires_at;
+end $$;
+
+-- Give leases back unused: nothing is counted and the messages are available at once.
+-- pid NULL: every partition of the lease. Returns how many partitions were freed.
+create or replace function queen.release_v1(lease uuid, pid bigint) returns integer
+language plpgsql as $$
+declare
+    freed integer;
+begin
+    with k as materialized (
+        select c.partition_id, c.group_id from queen.partition_consumers c
+        where c.lease_id = lease and (pid is null or c.partition_id = pid) order by c.partition_id, c.group_id for update
+    )
+    update queen.partition_consumers c set lease_id = null, lease_to = null, lease_expires_at = null,
+        last_lease_id = lease, ready_at = clock_timestamp()
+    from k where c.partition_id = k.partition_id and c.group_id = k.group_id;
+    get diagnostics freed = row_count;
+    return freed;
+end $$;

@@ -1,0 +1,130 @@
+-- Consumer groups: registration, subscription, seek.
+
+-- Register a group on a queue, once. mode: all, new or timestamp (with start); NULL leaves it undecided, so that each
+-- partition starts as its own first pop says. Returns no row when the queue does not exist.
+-- Every partition's row is read locked while the cursors are made: a push in flight has either committed before, or
+-- will see the cursor and wake it.
+create or replace function queen.register_group_v1(queue_name text, group_name text, mode text, start timestamptz)
+returns table (queue_id integer, group_id integer)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    qid integer;
+    g queen.consumer_groups_metadata;
+begin
+    select u.queue_id into qid from queen.queues u where u.name = queue_name for no key update;
+    if not found then
+        return;
+    end if;
+    select m.* into g from queen.consumer_groups_metadata m where m.queue_id = qid and m.name = group_name;
+    if not found then
+        insert into queen.consumer_groups_metadata (queue_id, name, subscription_mode, subscription_timestamp, registered)
+        values (qid, group_name, mode, case mode when 'new' then clock_timestamp() when 'timestamp' then start end, false)
+        returning * into g;
+        if mode = 'new' then
+            perform queen.create_cursors(qid, g.group_id, true, null);
+        else
+            perform queen.create_cursors(qid, g.group_id, false, case when mode is null then 'infinity' else start end);
+        end if;
+    elsif not g.registered then
+        perform queen.create_cursors(qid, g.group_id, false,
+            case when g.subscription_mode is null then 'infinity' else g.subscription_timestamp end);
+    elsif g.subscription_mode is null and mode is not null then
+        perform queen.decide_subscription(g, mode, start);
+    end if;
+    update queen.consumer_groups_metadata m set registered = true where m.group_id = g.group_id and not m.registered;
+    return query select qid, g.group_id;
+end $$;
+
+-- Cursors of a group for all partitions of a queue: at the end (new), or unresolved from a time, or at the beginning.
+create or replace function queen.create_cursors(qid integer, gid integer, at_end boolean, start timestamptz) returns void
+language plpgsql as $$
+begin
+    update queen.queue_depth d set bound = null where d.queue_id = qid;
+    perform 1 from queen.partition_lookup l where l.queue_id = qid order by l.partition_id for share;
+    insert into queen.partition_consumers (partition_id, group_id, queue_id, acked_seq, start_from, ready_at)
+    select l.partition_id, gid, qid, case when at_end then l.last_seq else 0 end, start,
+           case when not at_end and l.last_seq > 0 then clock_timestamp() end
+    from queen.partition_lookup l where l.queue_id = qid;
+end $$;
+
+-- The first pop from any partition decides for the partitions that no pop has touched yet.
+create or replace function queen.decide_subscription(g queen.consumer_groups_metadata, mode text, start timestamptz) returns void
+language plpgsql as $$
+begin
+    update queen.consumer_groups_metadata m set subscription_mode = mode,
+        subscription_timestamp = case mode when 'new' then clock_timestamp() when 'timestamp' then start end
+        where m.group_id = g.group_id;
+    perform 1 from queen.partition_lookup l where l.queue_id = g.queue_id order by l.partition_id for share;
+    with k as materialized (
+        select c.partition_id, l.last_seq from queen.partition_consumers c join queen.partition_lookup l using (partition_id)
+        where l.queue_id = g.queue_id and c.group_id = g.group_id and c.start_from = 'infinity'
+        order by c.partition_id for update of c
+    )
+    update queen.partition_consumers c set
+        acked_seq = case when mode = 'new' then k.last_seq else 0 end,
+        start_from = case when mode = 'timestamp' then start end,
+        ready_at = case when mode = 'new' then null else c.ready_at end
+        from k where c.partition_id = k.partition_id and c.group_id = g.group_id;
+end $$;
+
+-- Move a group on a queue (or on one partition of it): to the end, to the beginning, or after a time. Leases end, and acks
+-- of the old position are refused. Returns the number of partitions moved.
+create or replace function queen.seek_v1(queue_name text, group_name text, partition_name text, target text, moment timestamptz) returns integer
+language plpgsql as $$
+declare
+    gid integer;
+    qid integer;
+    pids bigint[];
+    moved integer;
+begin
+    select m.group_id, m.queue_id into gid, qid from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
+        where u.name = queue_name and m.name = group_name and m.registered;
+    if not found then
+        return 0;
+    end if;
+    select array_agg(p.partition_id order by p.partition_id) into pids from queen.partitions p
+        where p.queue_id = qid and (partition_name is null or p.name = partition_name);
+    update queen.queue_depth d set bound = null where d.queue_id = qid;
+    perform 1 from queen.partition_lookup l where l.partition_id = any (pids) order by l.partition_id for share;
+    perform 1 from queen.partition_consumers c where c.partition_id = any (pids) and c.group_id = gid
+        order by c.partition_id for update;
+    update queen.partition_consumers c set acked_seq = t.seq, start_from = null, lease_id = null, lease_to = null,
+        lease_expires_at = null, last_lease_id = null, retries = null, isolate = false,
+        ready_at = case when l.last_seq > t.seq then clock_timestamp() end
+        from queen.partition_lookup l,
+            lateral (select case target when 'end' then l.last_seq when 'beginning' then 0
+                            else queen.seq_at(l.partition_id, moment) end as seq) t
+        where l.partition_id = any (pids) and c.partition_id = l.partition_id and c.group_id = gid;
+    get diagnostics moved = row_count;
+    return moved;
+end $$;
+
+-- Forget the position of a group, on one queue or (queue_name NULL) on all. Its subscription is kept unless asked: the
+-- group then starts over where it once subscribed.
+create or replace function queen.delete_group_v1(group_name text, queue_name text, delete_metadata boolean) returns integer
+language plpgsql as $$
+declare
+    g record;
+    n integer;
+    total integer := 0;
+begin
+    for g in
+        select m.group_id, u.queue_id from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
+        where m.name = group_name and (queue_name is null or u.name = queue_name) order by u.name for no key update of u
+    loop
+        update queen.queue_depth d set bound = null where d.queue_id = g.queue_id;
+        perform 1 from queen.partition_consumers c join queen.partition_lookup l using (partition_id)
+            where l.queue_id = g.queue_id and c.group_id = g.group_id order by c.partition_id for update of c;
+        delete from queen.partition_consumers c using queen.partition_lookup l
+            where l.queue_id = g.queue_id and c.partition_id = l.partition_id and c.group_id = g.group_id;
+        get diagnostics n = row_count;
+        total := total + n;
+        if delete_metadata then
+            delete from queen.consumer_groups_metadata m where m.group_id = g.group_id;
+        else
+            update queen.consumer_groups_metadata m set registered = false where m.group_id = g.group_id;
+        end if;
+    end loop;
+    return total;
+end $$;

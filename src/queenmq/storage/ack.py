@@ -1,0 +1,205 @@
+"""Ack: say what became of delivered messages.
+
+Items are gathered into runs, one per (partition, group, lease). A run of only completed messages is just its highest
+sequence number and is settled with all others in one statement; a run with failures is settled message by message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, get_args
+
+from .. import sql
+from ..domain.ids import is_uuid
+from .pool import Executor, translated
+from .pop import QUEUE_MODE
+
+AckStatus = Literal["completed", "failed", "retry", "dlq"]
+STATUSES: Final = frozenset(get_args(AckStatus))
+
+NOT_FOUND: Final = "Message not found"
+BAD_LEASE: Final = "Invalid or expired lease"
+
+
+@dataclass(slots=True)
+class AckItem:
+    """One message: by its transactionId, or by its seq when the caller remembers it. No lease means no fencing."""
+
+    partition_uid: str
+    transaction_id: str | None = None
+    seq: int | None = None
+    status: str = "completed"
+    group: str = QUEUE_MODE
+    lease_id: str | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class AckResult:
+    index: int
+    transaction_id: str | None
+    success: bool = False
+    error: str | None = None
+    queue: str | None = None
+    partition: str | None = None
+    lease_released: bool = False
+    dlq: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """The items of one lease on one (partition, group), in the order of their messages."""
+
+    partition_id: int
+    group_id: int
+    lease_id: str | None
+    items: list[tuple[int, int, AckItem]]  # (seq, index, item)
+    one_by_one: bool = False
+
+    def upto(self) -> int:
+        return self.items[-1][0]
+
+    def verdicts(self) -> str | None:
+        """The items as `queen.settle` takes them; None when the highest sequence number says it all."""
+        if not self.one_by_one and all(item.status == "completed" for _, _, item in self.items):
+            return None
+        return json.dumps([[seq, item.status, item.error] for seq, _, item in self.items])
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """How many partitions a lease holds now, and until when the first of them; `error` says why it holds none."""
+
+    renewed: int
+    expires_at: datetime | None
+    error: Literal["Lease not found", "Lease expired"] | None
+
+
+async def ack(db: Executor, items: Sequence[AckItem]) -> list[AckResult]:
+    """Settle messages; one result per item, in the order given. A bad item does not touch the others."""
+    results, runs = await resolve(db, items)
+    for batch in _disjoint(runs):
+        refused = await _settle(db, batch, results)
+        if refused:
+            await _settle(db, refused, results)
+    return results
+
+
+async def _settle(db: Executor, batch: list[Run], results: list[AckResult]) -> list[Run]:
+    """Settle runs that touch different cursors; returns those to be settled again, one by one."""
+    verdicts = [run.verdicts() for run in batch]
+    async with translated():
+        rows = await db.fetch(
+            sql.query("ack"),
+            [run.partition_id for run in batch],
+            [run.group_id for run in batch],
+            [run.lease_id for run in batch],
+            [run.upto() for run in batch],
+            verdicts,
+        )
+    refused = []
+    for row in rows:
+        run = batch[row["run"] - 1]
+        if not report(run, row["result"], row["released"], results) and verdicts[row["run"] - 1] is None:
+            run.one_by_one = True
+            refused.append(run)
+    return refused
+
+
+async def resolve(db: Executor, items: Sequence[AckItem]) -> tuple[list[AckResult], list[Run]]:
+    """Find the messages. Items that name none get their result here; the others are gathered into runs."""
+    results = [AckResult(index, item.transaction_id) for index, item in enumerate(items)]
+    usable = [index for index, item in enumerate(items) if _usable(item, results[index])]
+    if not usable:
+        return results, []
+    chosen = [items[index] for index in usable]
+    async with translated():
+        rows = await db.fetch(
+            sql.query("resolve_acks"),
+            [item.partition_uid for item in chosen],
+            [item.group for item in chosen],
+            [item.transaction_id for item in chosen],
+            [item.seq for item in chosen],
+        )
+    runs: dict[tuple[int, int, str | None], Run] = {}
+    for row in rows:
+        index = usable[row["ord"] - 1]
+        item, result = items[index], results[index]
+        result.queue, result.partition = row["queue_name"], row["partition_name"]
+        if row["seq"] is None:
+            continue
+        group_id = row["group_id"]
+        if group_id is None and not item.lease_id:
+            # nobody popped for this group yet, but an ack without a lease is allowed to be its first act
+            group_id = await db.fetchval(sql.query("register_group_id"), row["queue_name"], item.group)
+        if group_id is None:
+            result.error = BAD_LEASE
+            continue
+        lease = item.lease_id.lower() if item.lease_id else None
+        key = (row["partition_id"], group_id, lease)
+        runs.setdefault(key, Run(*key, [])).items.append((row["seq"], index, item))
+    for run in runs.values():
+        run.items.sort(key=lambda entry: entry[:2])
+    return results, list(runs.values())
+
+
+def report(run: Run, answer: str | None, released: bool, results: list[AckResult]) -> bool:
+    """Write the answer for a run into the results of its items; False when it was refused as a whole."""
+    settled: dict[str, Any] = json.loads(answer) if answer is not None else {"items": [{"ok": True}]}
+    unknown = [{"ok": False, "error": BAD_LEASE}] * len(run.items)
+    verdicts: list[dict[str, Any]] = settled.get("items", unknown)
+    if len(verdicts) < len(run.items):  # one verdict on the highest message stands for all
+        if not verdicts[0]["ok"]:
+            return False
+        verdicts = verdicts * len(run.items)
+    for verdict, (_, index, _) in zip(verdicts, run.items, strict=True):
+        result = results[index]
+        result.success, result.error, result.dlq = verdict["ok"], verdict.get("error"), verdict.get("dlq", False)
+        result.lease_released = released and result.success
+    return True
+
+
+async def renew(db: Executor, lease_id: str, seconds: int) -> Renewal:
+    """Hold a lease for at least this many seconds from now, never shorter than it already does."""
+    if not is_uuid(lease_id):
+        return Renewal(0, None, "Lease not found")
+    async with translated():
+        row = await db.fetchrow(sql.query("renew"), lease_id, seconds)
+    if row["renewed"]:
+        return Renewal(row["renewed"], row["expires_at"], None)
+    return Renewal(0, None, "Lease expired" if row["known"] else "Lease not found")
+
+
+async def release(db: Executor, lease_id: str, partition_id: int | None = None) -> int:
+    """Give a lease back unused: nothing is counted, the messages are available at once."""
+    async with translated():
+        return int(await db.fetchval(sql.query("release"), lease_id, partition_id))
+
+
+def _usable(item: AckItem, result: AckResult) -> bool:
+    if item.status not in STATUSES:
+        result.error = f"status must be one of {', '.join(sorted(STATUSES))}, not {item.status!r}"
+    elif not is_uuid(item.partition_uid):
+        result.error = f"partitionId must be a UUID, not {item.partition_uid!r}"
+    elif item.lease_id and not is_uuid(item.lease_id):
+        result.error = BAD_LEASE
+    else:
+        result.error = NOT_FOUND
+        return True
+    return False
+
+
+def _disjoint(runs: Sequence[Run]) -> list[list[Run]]:
+    """Batches in which each (partition, group) stands once; almost always there is one."""
+    batches: list[dict[tuple[int, int], Run]] = []
+    for run in runs:
+        key = (run.partition_id, run.group_id)
+        target = next((batch for batch in batches if key not in batch), None)
+        if target is None:
+            target = {}
+            batches.append(target)
+        target[key] = run
+    return [list(batch.values()) for batch in batches]

@@ -1,0 +1,184 @@
+"""Pop: win leases and read what they cover.
+
+A request names the groups it takes from (one for a queue, several for a namespace) and gets whole segments back;
+`Claim.messages` cuts them to what the lease covers. Many requests travel in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from .. import sql
+from ..domain.ids import SUFFIXES, new_lease_id
+from ..domain.segments import SEPARATOR
+from .directory import Directory, GroupPlace
+from .pool import Executor, translated
+
+QUEUE_MODE = "__QUEUE_MODE__"
+BEGINNING = None
+NOW = datetime.max
+"""Where a group starts that has no subscription yet; any other time means after it."""
+
+
+class Message(NamedTuple):
+    seq: int
+    id: str
+    transaction_id: str
+    payload: bytes
+    trace_id: str | None
+    producer_sub: str | None
+    encrypted: bool
+    created_at: datetime
+
+
+@dataclass(slots=True)
+class PopRequest:
+    """What one consumer asks for. `groups` are group ids, tried in order; `partition_id` narrows to one partition."""
+
+    groups: Sequence[int]
+    partition_id: int | None = None
+    batch: int = 1
+    max_partitions: int = 1
+    auto_ack: bool = False
+    start: datetime | None = BEGINNING
+    lease_id: str = field(default_factory=new_lease_id)
+
+
+@dataclass(slots=True)
+class Claim:
+    """One partition won: the messages (from_seq, to_seq], held until lease_expires_at."""
+
+    partition_id: int
+    partition_uid: str
+    partition: str
+    queue_id: int
+    group_id: int
+    lease_id: str
+    from_seq: int
+    to_seq: int
+    lease_expires_at: datetime
+    attempt: int
+    segments: list[Any]
+
+    def messages(self) -> Iterator[Message]:
+        for row in self.segments:
+            yield from _cut(row, self.from_seq, self.to_seq)
+
+
+@dataclass(slots=True)
+class PopResult:
+    """The claims of one request; without any, the reason and when the first of its cursors is worth another look."""
+
+    claims: list[Claim]
+    reason: Literal["empty", "unknown_group"] | None = None
+    ready_at: datetime | None = None
+
+    def messages(self) -> list[Message]:
+        return [message for claim in self.claims for message in claim.messages()]
+
+
+async def pop(db: Executor, requests: Sequence[PopRequest]) -> list[PopResult]:
+    """Answer many requests in one call and one commit."""
+    results = [PopResult([]) for _ in requests]
+    async with translated():
+        rows = await db.fetch(sql.query("pop"), *_columns(requests))
+    for row in rows:
+        result = results[row["request"] - 1]
+        if row["partition_id"] is None:
+            result.reason = row["reason"]
+            result.ready_at = row["ready_at"]
+            continue
+        if not result.claims or result.claims[-1].partition_id != row["partition_id"]:
+            result.claims.append(_claim(row, requests[row["request"] - 1].lease_id))
+        result.claims[-1].segments.append(row)
+    return results
+
+
+async def register(
+    db: Executor, directory: Directory, queue: str, group: str, *, mode: str | None, start: datetime | None
+) -> GroupPlace | None:
+    """The group's place on a queue, registered when it is new; None when the queue does not exist.
+
+    `mode` None (a pop from one partition) leaves the subscription undecided: each partition then starts as its first
+    own pop says.
+    """
+    place = directory.group(queue, group)
+    if place is None or (not place.decided and mode is not None):
+        async with translated():
+            row = await db.fetchrow(sql.query("register_group"), queue, group, mode, start)
+        if row is None:
+            return None
+        place = GroupPlace(row["queue_id"], row["group_id"], mode is not None)
+        directory.remember_group(queue, group, place)
+    return place
+
+
+def _columns(requests: Sequence[PopRequest]) -> tuple[list[Any], ...]:
+    groups: list[int] = []
+    first: list[int] = []
+    last: list[int] = []
+    for request in requests:
+        first.append(len(groups) + 1)
+        groups.extend(request.groups)
+        last.append(len(groups))
+    return (
+        groups,
+        first,
+        last,
+        [request.partition_id for request in requests],
+        [request.batch for request in requests],
+        [request.max_partitions for request in requests],
+        [request.lease_id for request in requests],
+        [request.auto_ack for request in requests],
+        [request.start for request in requests],
+    )
+
+
+def _claim(row: Any, lease_id: str) -> Claim:
+    return Claim(
+        row["partition_id"],
+        str(row["partition_uid"]),
+        row["partition_name"],
+        row["queue_id"],
+        row["group_id"],
+        lease_id,
+        row["from_seq"],
+        row["to_seq"],
+        row["lease_expires_at"],
+        row["attempt"],
+        [],
+    )
+
+
+def _cut(row: Any, from_seq: int, to_seq: int) -> Iterator[Message]:
+    """The messages of one segment that lie in (from_seq, to_seq]."""
+    last, count, index = row["last_seq"], row["n"], row["base_idx"]
+    prefix = str(row["base"])[:32]
+    created_at = row["created_at"]
+    payloads = row["data"].split(SEPARATOR)
+    txs = _entries(row["tx"], count)
+    traces = _entries(row["trace_ids"], count)
+    subs = _entries(row["subs"], count)
+    marks = row["enc"] or ""
+    first = last - count + 1
+    for offset in range(max(0, from_seq - first + 1), count - max(0, last - to_seq)):
+        message = prefix + SUFFIXES[index + offset]
+        yield Message(
+            first + offset,
+            message,
+            txs[offset] or message,
+            payloads[offset],
+            traces[offset],
+            subs[offset],
+            marks[offset : offset + 1] == "1",
+            created_at,
+        )
+
+
+def _entries(joined: bytes | None, count: int) -> list[str | None]:
+    if joined is None:
+        return [None] * count
+    return [entry.decode() or None for entry in joined.split(SEPARATOR)]

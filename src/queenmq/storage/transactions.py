@@ -1,0 +1,105 @@
+"""Transactions: acks and pushes that happen together or not at all.
+
+A push whose transactionId is already stored is a verdict, not an abort: as with a plain push, the statement is run
+again without it. After a lost answer the same transaction may be run again with `replay`: its acks and pushes are
+recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import asyncpg
+
+from .. import sql
+from ..domain.ids import is_uuid
+from ..domain.segments import PushItem
+from .ack import AckItem, AckResult, Run, report, resolve
+from .directory import Directory
+from .errors import AckRefused, LeaseNotHeld, PartitionGone, QueueFull, StaleConfig, StorageError, translate
+from .pool import Executor
+from .push import PushPlan, Verdict
+
+_ATTEMPTS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    acks: list[AckResult]
+    pushes: list[Verdict]
+
+
+class Transaction:
+    """One transaction; `commit` may be called again when the first call ended without an answer."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        acks: Sequence[AckItem],
+        pushes: Sequence[PushItem],
+        required_leases: Sequence[str] = (),
+    ) -> None:
+        self._acks = acks
+        self._required = [lease.lower() for lease in required_leases]
+        self._plan = PushPlan(pushes, directory)
+        self._replay = False
+
+    async def commit(self, db: Executor) -> Committed:
+        """Do it. Raises LeaseNotHeld, AckRefused or QueueFull when it cannot be done, and then nothing was done."""
+        for lease in self._required:
+            if not is_uuid(lease):
+                raise LeaseNotHeld(f"required lease {lease} is not held", detail=lease)
+        results, runs = await self._resolve(db)
+        replay, self._replay = self._replay, True
+        for _ in range(_ATTEMPTS):
+            encoded = await self._plan.prepare(db)
+            try:
+                row = await db.fetchrow(
+                    sql.query("transaction"),
+                    self._required,
+                    replay,
+                    [run.partition_id for run in runs],
+                    [run.group_id for run in runs],
+                    [run.lease_id for run in runs],
+                    [run.verdicts() for run in runs],
+                    *encoded,
+                )
+            except asyncpg.UniqueViolationError as error:
+                await self._plan.recover(db, error)
+            except Exception as error:
+                known = translate(error)
+                if not isinstance(known, PartitionGone | StaleConfig):
+                    raise known or error from error
+                await self._plan.recover(db, error)
+            else:
+                return self._committed(row, results, runs)
+        raise StorageError(f"a transaction did not come to rest in {_ATTEMPTS} attempts")
+
+    async def _resolve(self, db: Executor) -> tuple[list[AckResult], list[Run]]:
+        """Find the acked messages. An ack without a lease of its own is fenced by the required lease that holds it."""
+        results, runs = await resolve(db, self._acks)
+        for result in results:
+            if result.error is not None and not any(result.index == index for run in runs for _, index, _ in run.items):
+                raise AckRefused(result.error, detail=str(result.index))
+        for run in runs:
+            run.one_by_one = True
+            if run.lease_id is None and self._required:
+                run.lease_id = await self._holder(db, run)
+        return results, runs
+
+    async def _holder(self, db: Executor, run: Run) -> str:
+        held = await db.fetchval(sql.query("lease_among"), run.partition_id, run.group_id, self._required)
+        if held is None:
+            raise AckRefused("Invalid or expired lease", detail=str(run.items[0][1]))
+        return str(held)
+
+    def _committed(self, row: asyncpg.Record, results: list[AckResult], runs: list[Run]) -> Committed:
+        for run, answer in zip(runs, row["settled"], strict=True):
+            report(run, answer, False, results)
+        self._plan.stored(dict(zip(row["push_pids"] or [], row["push_lasts"] or [], strict=True)))
+        return Committed(results, self._plan.verdicts())
+
+
+__all__ = ["AckRefused", "Committed", "LeaseNotHeld", "QueueFull", "Transaction"]

@@ -1,0 +1,1 @@
+"""What travels: names, payloads and their limits. Imports nothing of ours."""

@@ -1,0 +1,44 @@
+"""The rules for names that users choose: queues, partitions, groups, transactionIds, trace ids."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_NAME: Final = 255
+
+_FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters and lone surrogates
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+class InvalidValue(ValueError):
+    """A value that a user sent and that is not allowed: which field, what was given, what is allowed."""
+
+    def __init__(self, field: str, given: object, allowed: str) -> None:
+        shown = given if isinstance(given, str) else repr(given)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        super().__init__(f"{field} must be {allowed}, not {shown!a}")
+        self.field = field
+        self.given = given
+        self.allowed = allowed
+
+
+def check_name(field: str, value: object, *, empty: bool = False) -> None:
+    """A name of a queue, partition, group, namespace or task."""
+    if not _is_text(value) or not (value or empty):
+        least = 0 if empty else 1
+        raise InvalidValue(field, value, f"a text of {least} to {MAX_NAME} characters without control characters")
+
+
+def check_transaction_id(value: object) -> None:
+    if not _is_text(value):
+        raise InvalidValue("transactionId", value, f"a text of up to {MAX_NAME} characters without control characters")
+
+
+def check_uuid(field: str, value: object) -> None:
+    if not isinstance(value, str) or not _UUID.fullmatch(value):
+        raise InvalidValue(field, value, "a UUID")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_NAME and not _FORBIDDEN.search(value)

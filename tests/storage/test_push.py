@@ -1,0 +1,171 @@
+"""Push: verdicts, order, duplicates, limits, and what a repeated attempt finds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from queenmq.domain.ids import dedup_key
+from queenmq.domain.segments import PushItem
+from queenmq.storage.push import PushPlan, execute
+from queenmq.storage.store import Store
+
+
+def item(payload: object = 1, partition: str = "Default", tx: str | None = None, queue: str = "orders") -> PushItem:
+    return PushItem(queue, str(payload).encode(), partition, tx)
+
+
+async def stored(store: Store, partition: str = "Default", queue: str = "orders") -> list[tuple[int, str]]:
+    rows = await store.pool.fetch(
+        "select seq, payload::text from queen.messages where queue = $1 and partition = $2 order by seq",
+        queue,
+        partition,
+    )
+    return [(row["seq"], row["payload"]) for row in rows]
+
+
+async def test_messages_keep_their_order_per_partition(store: Store) -> None:
+    verdicts = await store.push([item(index, f"p{index % 3}") for index in range(9)])
+    assert [verdict.status for verdict in verdicts] == ["queued"] * 9
+    assert [verdict.seq for verdict in verdicts] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    for partition in range(3):
+        assert await stored(store, f"p{partition}") == [(n + 1, str(partition + 3 * n)) for n in range(3)]
+
+
+async def test_one_call_may_span_queues(store: Store) -> None:
+    await store.push([item(1, queue="a"), item(2, queue="b"), item(3, queue="a")])
+    assert await stored(store, queue="a") == [(1, "1"), (2, "3")]
+    assert await stored(store, queue="b") == [(1, "2")]
+
+
+async def test_a_stored_transaction_id_is_a_duplicate_and_names_the_winner(store: Store) -> None:
+    first = (await store.push([item(1, tx="t")]))[0]
+    second = await store.push([item(2, tx="t"), item(3, tx="u")])
+    assert [verdict.status for verdict in second] == ["duplicate", "queued"]
+    assert second[0].message_id == first.message_id
+    assert await stored(store) == [(1, "1"), (2, "3")]
+
+
+async def test_a_twin_in_the_same_call_is_a_duplicate_of_the_first(store: Store) -> None:
+    verdicts = await store.push([item(1, tx="t"), item(2, tx="t"), item(3, "other", tx="t")])
+    assert [verdict.status for verdict in verdicts] == ["queued", "duplicate", "queued"]
+    assert verdicts[1].message_id == verdicts[0].message_id
+
+
+async def test_messages_without_a_transaction_id_get_their_message_id(store: Store) -> None:
+    verdicts = await store.push([item(1), item(2, tx="mine"), item(3)])
+    rows = await store.pool.fetch("select id::text, transaction_id from queen.messages order by seq")
+    assert [(row["id"], row["transaction_id"]) for row in rows] == [
+        (verdict.message_id, verdict.transaction_id) for verdict in verdicts
+    ]
+    assert verdicts[1].transaction_id == "mine"
+    assert verdicts[0].transaction_id == verdicts[0].message_id
+
+
+@pytest.mark.parametrize("tx", [None, "named"])
+async def test_a_repeated_attempt_stores_nothing_again_and_reports_queued(store: Store, tx: str | None) -> None:
+    """The answer of the first attempt was lost: the same plan runs again."""
+    plan = PushPlan([item(1, tx=tx), item(2, "other")], store.directory)
+    encoded = await plan.prepare(store.pool)
+    await store.pool.fetch("select * from queen.push_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", *encoded)
+    await execute(store.pool, plan)
+    assert [verdict.status for verdict in plan.verdicts()] == ["queued", "queued"]
+    assert [verdict.seq for verdict in plan.verdicts()] == [1, 1]
+    assert await stored(store) == [(1, "1")]
+
+
+async def test_concurrent_pushes_of_one_id_store_one(store: Store) -> None:
+    answers = await asyncio.gather(*[store.push([item(n, tx="same"), item(n)]) for n in range(10)])
+    assert sorted(answer[0].status for answer in answers) == ["duplicate"] * 9 + ["queued"]
+    assert len({answer[0].message_id for answer in answers}) == 1
+    assert len(await stored(store)) == 11
+
+
+@pytest.mark.parametrize(
+    "tx",
+    ["plain", "", "ümläut", "0196C2F5-0000-7000-8000-000000000000", "0196c2f5-0000-7000-8000-000000000000", "a" * 255],
+)
+async def test_the_dedup_key_is_the_same_in_sql(store: Store, tx: str) -> None:
+    assert str(await store.pool.fetchval("select queen.dedup_key($1)", tx)) == dedup_key(tx)
+
+
+async def test_a_deleted_queue_is_made_anew_by_the_next_push(store: Store) -> None:
+    await store.push([item(1, tx="t")])
+    other = Store(store.pool)
+    await other.delete_queue("orders")
+    verdict = (await store.push([item(2, tx="t")]))[0]
+    assert (verdict.status, verdict.seq) == ("queued", 1)
+    assert await stored(store) == [(1, "2")]
+
+
+async def test_optional_columns_come_back(store: Store) -> None:
+    trace = "0196c2f5-1111-7000-8000-000000000000"
+    await store.push(
+        [
+            PushItem("orders", b"1", trace_id=trace),
+            PushItem("orders", b"2", producer_sub="alice"),
+            PushItem("orders", b'{"encrypted":"x"}', encrypted=True),
+        ]
+    )
+    messages = (await store.pop("orders", batch=3)).messages()
+    assert [(m.trace_id, m.producer_sub, m.encrypted) for m in messages] == [
+        (trace, None, False),
+        (None, "alice", False),
+        (None, None, True),
+    ]
+    rows = await store.pool.fetch("select trace_id::text, producer_sub, encrypted from queen.messages order by seq")
+    assert [tuple(row) for row in rows] == [(trace, None, False), (None, "alice", False), (None, None, True)]
+
+
+class TestMaxSize:
+    async def test_a_full_queue_stores_nothing_and_leaves_its_neighbours_alone(self, store: Store) -> None:
+        await store.configure("small", maxSize=3)
+        verdicts = await store.push([item(n, queue="small") for n in range(2)])
+        assert [verdict.status for verdict in verdicts] == ["queued", "queued"]
+        verdicts = await store.push([item(8, queue="small"), item(9, queue="small"), item(1, queue="free")])
+        assert [verdict.status for verdict in verdicts] == ["queue_full", "queue_full", "queued"]
+        assert "maxSize is 3" in (verdicts[0].error or "")
+        assert len(await stored(store, queue="small")) == 2
+
+    async def test_room_comes_back_when_every_group_has_consumed(self, store: Store) -> None:
+        await store.configure("small", maxSize=2)
+        await store.push([item(1, queue="small"), item(2, queue="small")])
+        await store.pop("small", "a", batch=2, auto_ack=True)
+        await store.pop("small", "b", batch=1, auto_ack=True)
+        assert [v.status for v in await store.push([item(3, queue="small"), item(4, queue="small")])] == [
+            "queue_full"
+        ] * 2
+        assert [v.status for v in await store.push([item(3, queue="small")])] == ["queued"]
+
+    async def test_a_limit_set_later_holds_for_a_store_that_has_not_heard_of_it(self, store: Store) -> None:
+        await store.push([item(1, queue="small")])
+        await Store(store.pool).configure("small", maxSize=1)
+        assert [v.status for v in await store.push([item(2, queue="small")])] == ["queue_full"]
+        await Store(store.pool).configure("small", maxSize=0)
+        assert [v.status for v in await store.push([item(2, queue="small")])] == ["queued"]
+
+    async def test_concurrent_pushes_never_pass_the_limit(self, store: Store) -> None:
+        await store.configure("small", maxSize=10)
+        answers = await asyncio.gather(*[store.push([item(n, f"p{n}", queue="small")]) for n in range(25)])
+        assert sum(answer[0].status == "queued" for answer in answers) == 10
+
+
+class TestTheGuardOfSegments:
+    async def test_a_segment_that_was_not_allocated_is_refused(self, store: Store) -> None:
+        await store.push([item(1)])
+        with pytest.raises(asyncpg.PostgresError, match=r"written by queen\.push_v1"):
+            await store.pool.execute(
+                "insert into queen.segments (partition_id, last_seq, created_at, n, base, data)"
+                " select partition_id, 2, now(), 1, gen_random_uuid(), '1' from queen.partitions"
+            )
+        assert await stored(store) == [(1, "1")]
+
+    @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+    async def test_a_push_outside_read_committed_is_refused(self, store: Store, level: str) -> None:
+        async with store.pool.acquire() as connection:
+            await connection.execute(f"set default_transaction_isolation = '{level}'")
+            with pytest.raises(asyncpg.PostgresError, match="READ COMMITTED"):
+                await connection.execute("insert into queen.messages (queue, payload) values ('orders', '1')")
+        assert await stored(store) == []
