@@ -49,17 +49,18 @@ class PopRequest:
 
 @dataclass(slots=True)
 class Claim:
-    """One partition won: the messages (from_seq, to_seq], held until lease_expires_at."""
+    """One partition won: the messages (from_seq, to_seq], held until lease_expires_at. With auto_ack there is no
+    lease."""
 
     partition_id: int
     partition_uid: str
     partition: str
     queue_id: int
     group_id: int
-    lease_id: str
+    lease_id: str | None
     from_seq: int
     to_seq: int
-    lease_expires_at: datetime
+    lease_expires_at: datetime | None
     attempt: int
     segments: list[Any]
 
@@ -92,7 +93,7 @@ async def pop(db: Executor, requests: Sequence[PopRequest]) -> list[PopResult]:
             result.ready_at = row["ready_at"]
             continue
         if not result.claims or result.claims[-1].partition_id != row["partition_id"]:
-            result.claims.append(_claim(row, requests[row["request"] - 1].lease_id))
+            result.claims.append(_claim(row, requests[row["request"] - 1]))
         result.claims[-1].segments.append(row)
     return results
 
@@ -137,17 +138,17 @@ def _columns(requests: Sequence[PopRequest]) -> tuple[list[Any], ...]:
     )
 
 
-def _claim(row: Any, lease_id: str) -> Claim:
+def _claim(row: Any, request: PopRequest) -> Claim:
     return Claim(
         row["partition_id"],
         str(row["partition_uid"]),
         row["partition_name"],
         row["queue_id"],
         row["group_id"],
-        lease_id,
+        None if request.auto_ack else request.lease_id,
         row["from_seq"],
         row["to_seq"],
-        row["lease_expires_at"],
+        None if request.auto_ack else row["lease_expires_at"],
         row["attempt"],
         [],
     )

@@ -101,8 +101,13 @@ class Store:
         mode, start = _subscription(group, subscription_mode, subscription_from)
         async with translated():
             rows = await self.pool.fetch(sql.query("matching_queues"), namespace, task, group)
-        names = [row["name"] for row in rows]
-        groups = await self._groups(names, group, mode, start)
+        groups = []
+        for row in rows:  # in the order of importance; what the database knows is newer than what we remember
+            if row["group_id"] is None:
+                self.directory.forget_group(row["name"], group)
+                groups += await self._groups([row["name"]], group, mode, start)
+            else:
+                groups.append(row["group_id"])
         request = PopRequest(groups, None, batch, partitions, auto_ack, start)
         return (await pops.pop(self.pool, [request]))[0]
 

@@ -131,7 +131,7 @@ create table queen.partition_consumers (
     isolate          boolean not null default false,
     retries          jsonb,
     primary key (partition_id, group_id)
-) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200,
+) with (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200,
         autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on column queen.partition_consumers.start_from is
     'position not resolved yet: start after this time; infinity = as the first pop of the partition says';
@@ -139,7 +139,6 @@ comment on column queen.partition_consumers.last_lease_id is 'the lease that end
 comment on column queen.partition_consumers.isolate is 'the next delivery is one message: batches with it kept expiring';
 comment on column queen.partition_consumers.retries is '{"seq": failures} of messages not settled yet';
 create index partition_consumers_ready on queen.partition_consumers (group_id, ready_at) where ready_at is not null;
-create index partition_consumers_lease on queen.partition_consumers (lease_id) where lease_id is not null;
 
 -- An upper bound of the messages not yet consumed by every group, for queues with a maxSize.
 create table queen.queue_depth (
@@ -148,9 +147,10 @@ create table queen.queue_depth (
 ) with (fillfactor = 50, vacuum_truncate = off);
 
 -- Dead letters own a copy of their message: they outlive retention.
+-- No foreign key to the queue: its check would lock the queue's row while a cursor is held, against the lock order.
 create table queen.dead_letter_queue (
     id             uuid primary key default gen_random_uuid(),
-    queue_id       integer not null references queen.queues (queue_id),
+    queue_id       integer not null,
     partition_id   bigint not null,
     partition_uid  uuid not null,
     partition_name text not null,

@@ -26,8 +26,13 @@ begin
         end if;
         raise exception 'partition % does not exist', bad.pid using errcode = 'QM001', detail = bad.pid::text;
     end if;
+    with drained as materialized (
+        select c.partition_id, c.group_id from queen.partition_consumers c
+        where c.partition_id = any (pids) and c.ready_at is null
+        order by c.partition_id, c.group_id for update
+    )
     update queen.partition_consumers c set ready_at = clock_timestamp()
-        where c.partition_id = any (pids) and c.ready_at is null;
+        from drained d where c.partition_id = d.partition_id and c.group_id = d.group_id;
     return null;
 end $$;
 

@@ -44,7 +44,7 @@ declare
     head bigint;
     failures integer;
 begin
-    c.last_lease_id := null;
+    c.last_lease_id := c.lease_id;
     select greatest(c.acked_seq, s.last_seq - s.n) + 1 into head from queen.segments s
         where s.partition_id = c.partition_id and s.last_seq > c.acked_seq order by s.last_seq limit 1;
     if head is null or head > c.lease_to then
@@ -112,8 +112,11 @@ begin
     if c.lease_id is not null then
         c := queen.count_expiry(c, q);
     end if;
+    got := 0;
     if c.start_from is not null then
-        c.acked_seq := queen.start_seq(c.partition_id, case when c.start_from = 'infinity' then start else c.start_from end);
+        start := case when c.start_from = 'infinity' then start else c.start_from end;
+        c.start_from := case when start > t and start < 'infinity' then start end;
+        c.acked_seq := queen.start_seq(c.partition_id, start);
     end if;
     if q.ttl > 0 then
         c.acked_seq := greatest(c.acked_seq, queen.seq_at(c.partition_id, t - make_interval(secs => q.ttl)));
@@ -124,9 +127,14 @@ begin
     if c.isolate then
         want := 1;
     end if;
-    got := 0;
     from_seq := c.acked_seq;
-    if q.window_buffer > 0 and l.last_seq > c.acked_seq
+    if q.window_buffer > 0 then
+        select k.* into l from queen.partition_lookup k where k.partition_id = c.partition_id;
+    end if;
+    if c.start_from is not null then
+        outcome := 'not_started';
+        until := c.start_from;
+    elsif q.window_buffer > 0 and l.last_seq > c.acked_seq
         and l.last_message_created_at + make_interval(secs => q.window_buffer) > t
     then
         outcome := 'window';
@@ -154,7 +162,7 @@ begin
     end if;
     if outcome = 'claimed' and not auto_ack then
         update queen.partition_consumers k set acked_seq = c.acked_seq, ready_at = until, lease_id = lease, lease_to = to_seq,
-            lease_expires_at = until, start_from = null, isolate = c.isolate, retries = c.retries
+            lease_expires_at = until, last_lease_id = c.last_lease_id, start_from = null, isolate = c.isolate, retries = c.retries
             where k.partition_id = c.partition_id and k.group_id = c.group_id;
         return;
     end if;
@@ -175,20 +183,26 @@ begin
             from queen.partition_lookup k where k.partition_id = c.partition_id;
     end if;
     update queen.partition_consumers k set acked_seq = c.acked_seq, ready_at = c.ready_at, lease_id = null, lease_to = null,
-        lease_expires_at = null, last_lease_id = null, start_from = null, last_consumed_at = c.last_consumed_at,
+        lease_expires_at = null, last_lease_id = c.last_lease_id, start_from = c.start_from, last_consumed_at = c.last_consumed_at,
         consumed = c.consumed, batches = c.batches, isolate = c.isolate, retries = c.retries
         where k.partition_id = c.partition_id and k.group_id = c.group_id;
 end $$;
 
 -- When the first cursor of these groups (on one partition, or on any) is worth a look; NULL = after a push.
 create or replace function queen.next_ready(gids integer[], pid bigint) returns timestamptz
-language sql stable as $$
-    select min(case when pid is null
-               then (select c.ready_at from queen.partition_consumers c
-                     where c.group_id = g and c.ready_at is not null order by c.ready_at limit 1)
-               else (select c.ready_at from queen.partition_consumers c where c.partition_id = pid and c.group_id = g) end)
-    from unnest(gids) g
-$$;
+language plpgsql stable as $$
+declare
+    first timestamptz;
+begin
+    if pid is null then
+        select min(r.ready_at) into first from unnest(gids) g cross join lateral (
+            select c.ready_at from queen.partition_consumers c
+            where c.group_id = g and c.ready_at is not null order by c.ready_at limit 1) r;
+    else
+        select min(c.ready_at) into first from queen.partition_consumers c where c.partition_id = pid and c.group_id = any (gids);
+    end if;
+    return first;
+end $$;
 
 -- Answer many pops in one call. Request r takes from the groups req_groups[req_from[r] .. req_to[r]], in that order:
 -- from partition req_partition[r] when it is given, else from any, least recently served first, up to req_max[r]

@@ -2,9 +2,10 @@
 
 -- Settle the messages of one lease one by one. verdicts: [[seq, status, error], ...] with ascending seq and status
 -- completed, failed, retry or dlq. A completed or dead-lettered message settles everything before it. The first message
--- that is to come again holds the cursor: nothing behind it is acknowledged. Without a lease nothing is fenced.
+-- that is to come again holds the cursor: nothing behind it is settled. Without a lease nothing is fenced.
+-- replay: the same verdicts may have been applied before, and have ended the lease.
 -- Result: {"outcome", "acked", "released", "ready", "items": [{"seq", "ok", "error", "dlq"}, ...]}.
-create or replace function queen.settle(pid bigint, gid integer, lease uuid, verdicts jsonb) returns jsonb
+create or replace function queen.settle(pid bigint, gid integer, lease uuid, verdicts jsonb, replay boolean) returns jsonb
 language plpgsql as $$
 declare
     t timestamptz;
@@ -35,23 +36,26 @@ begin
     if fenced and lease is distinct from c.last_lease_id and lease is distinct from c.lease_id then
         top := -1;          -- a lease we know nothing of settles nothing, not even what is settled already
     end if;
+    if c.start_from is not null and not fenced then
+        c.acked_seq := queen.start_seq(pid, nullif(c.start_from, 'infinity'));
+    end if;
     start := c.acked_seq;
     for v in select * from jsonb_array_elements(verdicts) loop
         at_seq := (v ->> 0)::bigint;
         problem := null;
         dead := false;
-        if at_seq > top then
+        if replay and fenced and lease = c.last_lease_id and v ->> 1 in ('failed', 'retry') then
+            null;
+        elsif at_seq > top then
             problem := 'Invalid or expired lease';
         elsif at_seq <= c.acked_seq then
             dead := v ->> 1 in ('failed', 'dlq') and exists (
                 select from queen.dead_letter_queue x join queen.consumer_groups_metadata g on g.name = x.consumer_group
                 where g.group_id = gid and x.partition_id = pid and x.seq = at_seq);
+        elsif held and v ->> 1 in ('completed', 'dlq') then
+            problem := 'Not acknowledged: an earlier message of this partition is to be delivered again';
         elsif v ->> 1 = 'completed' then
-            if held then
-                problem := 'Not acknowledged: an earlier message of this partition is to be delivered again';
-            else
-                c.acked_seq := at_seq;
-            end if;
+            c.acked_seq := at_seq;
         elsif v ->> 1 = 'retry' then
             held := true;
         else
@@ -124,13 +128,14 @@ declare
 begin
     for r in
         with k as materialized (
-            -- the partition's row is read locked: only then does "nothing newer" mean drained
-            select a.run, a.pid, a.gid, a.upto, l.last_seq
+            -- All rows of the call are locked here, in order, also for the runs that go one by one afterwards.
+            -- The partition's row is read locked: only then does "nothing newer" mean drained.
+            select a.run, a.pid, a.gid, a.upto, l.last_seq,
+                   a.verdict is null and c.lease_id = a.lease and c.lease_expires_at > t
+                   and a.upto > c.acked_seq and a.upto <= c.lease_to as plain
             from unnest(pids, gids, leases, uptos, verdicts) with ordinality a (pid, gid, lease, upto, verdict, run)
             join queen.partition_lookup l on l.partition_id = a.pid
             join queen.partition_consumers c on c.partition_id = a.pid and c.group_id = a.gid
-            where a.verdict is null and c.lease_id = a.lease and c.lease_expires_at > t
-                and a.upto > c.acked_seq and a.upto <= c.lease_to
             order by a.pid, a.gid
             for share of l for update of c
         )
@@ -146,7 +151,7 @@ begin
             lease_to = case when k.upto < c.lease_to then c.lease_to end,
             lease_expires_at = case when k.upto < c.lease_to then c.lease_expires_at end,
             ready_at = case when k.upto < c.lease_to then c.ready_at when k.last_seq > k.upto then clock_timestamp() end
-        from k where c.partition_id = k.pid and c.group_id = k.gid
+        from k where k.plain and c.partition_id = k.pid and c.group_id = k.gid
         returning k.run::integer, c.acked_seq, c.lease_id is null as released
     loop
         done := done || r.run;
@@ -164,47 +169,66 @@ begin
         where a.run <> all (done) order by a.pid, a.gid
     loop
         run := r.run;
-        result := queen.settle(r.pid, r.gid, r.lease, coalesce(r.verdict, jsonb_build_array(jsonb_build_array(r.upto, 'completed', null))));
+        result := queen.settle(r.pid, r.gid, r.lease, coalesce(r.verdict, jsonb_build_array(jsonb_build_array(r.upto, 'completed', null))), false);
         acked_seq := (result ->> 'acked')::bigint;
         released := (result ->> 'released')::boolean;
         return next;
     end loop;
 end $$;
 
--- Extend every partition held by a lease. renewed = 0: known tells an expired lease from an unknown one.
+-- The cursors that a lease holds, sorted and locked. There is no index on lease ids, which every pop and ack would have
+-- to maintain: a held cursor is ready only in the future, and of those there are few per group.
+create or replace function queen.lock_lease(lease uuid, since timestamptz) returns table (partition_id bigint, group_id integer, expires_at timestamptz)
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    return query
+        select c.partition_id, c.group_id, c.lease_expires_at
+        from (select c.partition_id, c.group_id
+              from queen.consumer_groups_metadata g
+              cross join lateral (
+                  select c.partition_id, c.group_id from queen.partition_consumers c
+                  where c.group_id = g.group_id and c.ready_at > since and c.lease_id = lease offset 0) c
+              order by c.partition_id, c.group_id) h
+        join queen.partition_consumers c on c.partition_id = h.partition_id and c.group_id = h.group_id
+        where c.lease_id = lease
+        order by c.partition_id, c.group_id for update of c;
+end $$;
+
+-- Extend every partition held by a lease. renewed = 0: known tells a lease that has just expired from an unknown one.
 create or replace function queen.renew_v1(lease uuid, seconds integer, out renewed integer, out known boolean, out expires_at timestamptz)
 language plpgsql as $$
 declare
     t timestamptz := clock_timestamp();
+    until timestamptz := t + make_interval(secs => seconds);
+    held record;
 begin
-    with k as materialized (
-        select c.partition_id, c.group_id from queen.partition_consumers c
-        where c.lease_id = lease order by c.partition_id, c.group_id for update
-    ), u as (
-        update queen.partition_consumers c set
-            lease_expires_at = greatest(c.lease_expires_at, t + make_interval(secs => seconds)),
-            ready_at = greatest(c.lease_expires_at, t + make_interval(secs => seconds))
-        from k where c.partition_id = k.partition_id and c.group_id = k.group_id and c.lease_expires_at > t
-        returning c.lease_expires_at
-    )
-    select (select count(*) from u), (select count(*) > 0 from k), (select min(u.lease_expires_at) from u)
-        into renewed, known, expires_at;
+    renewed := 0;
+    known := false;
+    for held in select * from queen.lock_lease(lease, t - interval '1 minute') loop
+        known := true;
+        continue when held.expires_at <= t;
+        update queen.partition_consumers c set lease_expires_at = greatest(held.expires_at, until), ready_at = greatest(held.expires_at, until)
+            where c.partition_id = held.partition_id and c.group_id = held.group_id;
+        renewed := renewed + 1;
+        expires_at := least(expires_at, greatest(held.expires_at, until));
+    end loop;
 end $$;
 
--- Give leases back unused: nothing is counted and the messages are available at once.
+-- Give a lease back unused: nothing is counted and the messages are available at once.
 -- pid NULL: every partition of the lease. Returns how many partitions were freed.
 create or replace function queen.release_v1(lease uuid, pid bigint) returns integer
 language plpgsql as $$
 declare
-    freed integer;
+    held record;
+    freed integer := 0;
 begin
-    with k as materialized (
-        select c.partition_id, c.group_id from queen.partition_consumers c
-        where c.lease_id = lease and (pid is null or c.partition_id = pid) order by c.partition_id, c.group_id for update
-    )
-    update queen.partition_consumers c set lease_id = null, lease_to = null, lease_expires_at = null,
-        last_lease_id = lease, ready_at = clock_timestamp()
-    from k where c.partition_id = k.partition_id and c.group_id = k.group_id;
-    get diagnostics freed = row_count;
+    for held in select * from queen.lock_lease(lease, clock_timestamp()) loop
+        continue when held.partition_id <> pid;
+        update queen.partition_consumers c set lease_id = null, lease_to = null, lease_expires_at = null,
+            last_lease_id = lease, ready_at = clock_timestamp()
+            where c.partition_id = held.partition_id and c.group_id = held.group_id;
+        freed := freed + 1;
+    end loop;
     return freed;
 end $$;

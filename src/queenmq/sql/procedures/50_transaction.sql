@@ -24,7 +24,9 @@ begin
         order by c.partition_id, c.group_id for update of c;
     t := clock_timestamp();
     foreach lease in array required loop
-        if not exists (select from queen.partition_consumers c where c.lease_id = lease and c.lease_expires_at > t)
+        if not exists (select from queen.partition_consumers c
+                       where c.partition_id = any (ack_pids) and c.lease_id = lease and c.lease_expires_at > t)
+            and not exists (select from queen.lock_lease(lease, t))
             and not (replay and exists (
                 select from queen.partition_consumers c where c.partition_id = any (ack_pids) and c.last_lease_id = lease))
         then
@@ -33,7 +35,7 @@ begin
     end loop;
     settled := '{}';
     for i in 1 .. coalesce(cardinality(ack_pids), 0) loop
-        one := queen.settle(ack_pids[i], ack_gids[i], ack_leases[i], ack_verdicts[i]);
+        one := queen.settle(ack_pids[i], ack_gids[i], ack_leases[i], ack_verdicts[i], replay);
         if one ->> 'outcome' = 'unknown' then
             raise exception 'Invalid or expired lease' using errcode = 'QM005', detail = i::text;
         end if;

@@ -21,9 +21,9 @@ select * from queen.pop_v1($1, $2, $3, $4, $5, $6, $7, $8, $9);
 
 -- name: matching_queues
 -- Queues of a namespace and task (NULL = any), most important first; among equals, the one whose group is ready longest.
-select q.name
+select q.name, g.group_id
 from queen.queues q
-left join queen.consumer_groups_metadata g on g.queue_id = q.queue_id and g.name = $3
+left join queen.consumer_groups_metadata g on g.queue_id = q.queue_id and g.name = $3 and g.registered and g.subscription_mode is not null
 where ($1::text is null or q.namespace = $1) and ($2::text is null or q.task = $2)
 order by q.priority desc,
     (select c.ready_at from queen.partition_consumers c

@@ -1,0 +1,2 @@
+insert into bench.rows_jsonb (id, partition_id, transaction_id, payload)
+select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::jsonb[])

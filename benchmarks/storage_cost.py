@@ -1,0 +1,147 @@
+"""PostgreSQL CPU per message of push, pop + ack, discovery and retention, against a plain insert of rows (R).
+
+R is what a queue would pay that keeps one row per message and nothing else: `INSERT … SELECT FROM unnest` of 1000 rows
+(id, partition, transactionId, created_at, payload as jsonb) into a table with only a primary key. R with the payload as
+plain text, which PostgreSQL then neither checks nor can query, is printed beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+from queenmq.storage.retention import retain
+
+from queenmq import sql
+from queenmq.domain.ids import new_lease_id
+from queenmq.storage.directory import Directory
+
+from .measure import BackendClock, Case, run
+from .workload import MESSAGES, QUEUE, group_id, items, push_arguments, row_arguments
+
+GROUP = "workers"
+_SCRIPTS = Path(__file__).with_name("sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the result: microseconds per unit, the ratio to its baseline, and the target."""
+
+    work: str
+    microseconds: float
+    ratio: float
+    baseline: str
+    target: float | None
+
+
+class StorageCost:
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._db = connection
+        self._directory = Directory()
+        self._arguments: tuple[object, ...] = ()
+        self._group_id = 0
+
+    async def measure(self, rounds: int, progress: Callable[[str], None]) -> list[Row]:
+        await self._db.execute((_SCRIPTS / "rows.sql").read_text())
+        await self._prepare_queue()
+        text, jsonb = self._insert_case("text"), self._insert_case("jsonb")
+        pushes = [
+            self._push_case("push, dedup on, 1000 messages over 100 partitions", 100, named=True),
+            self._push_case("push, dedup on, 1000 messages to 1 partition", 1, named=True),
+            self._push_case("push, no transactionId given, 1000 to 1 partition", 1, named=False),
+        ]
+        together = Case("pop + ack, 10 requests x 100 messages, one call each", self._pop_and_ack_together, self._stock)
+        apart = Case("pop + ack, 10 requests x 100 messages, a call per request", self._pop_and_ack_apart, self._stock)
+        retention = Case("retention delete, per message", self._retain, self._expire)
+        cases = [text, jsonb, *pushes, together, apart, retention]
+        await run(cases, BackendClock(self._db), rounds, progress)
+        targets = [1.2, 0.9, 0.3, 0.5, None, 0.1]
+        rows = [Row("R: one row per message, payload jsonb", jsonb.cost, 1, "R", None)]
+        rows += [
+            Row(case.name, case.cost, case.cost / jsonb.cost, "R", target)
+            for case, target in zip(cases[2:], targets, strict=True)
+        ]
+        rows.append(Row("R with the payload as text", text.cost, text.cost / jsonb.cost, "R", None))
+        return rows
+
+    async def _prepare_queue(self) -> None:
+        await self._db.fetch(sql.query("configure"), QUEUE, None, None, "{}")
+        await self._db.fetch(
+            sql.query("configure"), "expired", None, None, '{"retention_enabled": true, "retention_seconds": 1}'
+        )
+        await push_arguments(self._db, self._directory, items(100))
+        await push_arguments(self._db, self._directory, items(10, prefix="stock"))
+        self._group_id = await group_id(self._db, QUEUE, GROUP, "new")
+
+    def _insert_case(self, kind: str) -> Case:
+        statement = (_SCRIPTS / f"insert_rows_{kind}.sql").read_text()
+
+        async def before() -> None:
+            self._arguments = row_arguments()
+
+        async def work() -> int:
+            await self._db.execute(statement, *self._arguments)
+            return MESSAGES
+
+        return Case(kind, work, before)
+
+    def _push_case(self, name: str, partitions: int, *, named: bool) -> Case:
+        async def before() -> None:
+            self._arguments = await push_arguments(self._db, self._directory, items(partitions, named=named))
+
+        async def work() -> int:
+            await self._db.fetch(sql.query("push"), *self._arguments)
+            return MESSAGES
+
+        return Case(name, work, before)
+
+    async def _stock(self) -> None:
+        """Ten partitions with a hundred messages each, all others drained."""
+        await self._db.execute((_SCRIPTS / "drain.sql").read_text(), self._group_id)
+        arguments = await push_arguments(self._db, self._directory, items(10, prefix="stock"))
+        await self._db.fetch(sql.query("push"), *arguments)
+
+    async def _pop(self, requests: int) -> list[tuple[int, str, int]]:
+        nothing = [None] * requests
+        ones = [1] * requests
+        leases = [new_lease_id() for _ in range(requests)]
+        rows = await self._db.fetch(
+            sql.query("pop"),
+            [self._group_id],
+            ones,
+            ones,
+            nothing,
+            [100] * requests,
+            ones,
+            leases,
+            [False] * requests,
+            nothing,
+        )
+        return [(row["partition_id"], leases[row["request"] - 1], row["to_seq"]) for row in rows]
+
+    async def _ack(self, claims: list[tuple[int, str, int]]) -> None:
+        pids, leases, uptos = ([claim[column] for claim in claims] for column in range(3))
+        groups = [self._group_id] * len(claims)
+        await self._db.fetch(sql.query("ack"), pids, groups, leases, uptos, [None] * len(claims))
+
+    async def _pop_and_ack_together(self) -> int:
+        await self._ack(await self._pop(10))
+        return 1000
+
+    async def _pop_and_ack_apart(self) -> int:
+        for _ in range(10):
+            await self._ack(await self._pop(1))
+        return 1000
+
+    async def _expire(self) -> None:
+        """A thousand messages in ten partitions of a queue whose retention has passed."""
+        messages = items(10)
+        for item in messages:
+            item.queue = "expired"
+        await self._db.fetch(sql.query("push"), *await push_arguments(self._db, self._directory, messages))
+        await self._db.execute((_SCRIPTS / "expire.sql").read_text())
+
+    async def _retain(self) -> int:
+        return (await retain(self._db, batch=MESSAGES)).messages
