@@ -58,9 +58,9 @@ class Server:
         base, _, query = self.dsn.partition("?")
         return f"{base.rsplit('/', 1)[0]}/{name}?{query}"
 
-    async def create(self) -> str:
+    async def create(self, template: str | None = None, options: str = "") -> str:
         name = f"queen_test_{os.getpid()}_{next(_numbers)}"
-        await self._admin(f"create database {name} template {self.template}")
+        await self._admin(f"create database {name} template {template or self.template} {options}")
         return name
 
     async def drop(self, name: str) -> None:

@@ -58,11 +58,14 @@ create table queen.partition_lookup (
     trimmed_seq             bigint not null default 0,
     trimmed_at              timestamptz not null default '-infinity',
     dedup_floor             bigint not null default 0,
+    forget_seq              bigint not null default 0,
+    forget_at               timestamptz not null default '-infinity',
     bounded                 boolean not null default false
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200,
         autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 comment on column queen.partition_lookup.trimmed_seq is 'retention has removed every message up to this one';
 comment on column queen.partition_lookup.dedup_floor is 'transactionIds up to this message may be forgotten';
+comment on column queen.partition_lookup.forget_seq is 'the next dedup_floor, when forget_at is older than the dedup window';
 comment on column queen.partition_lookup.bounded is 'the queue has a maxSize';
 create index partition_lookup_queue on queen.partition_lookup (queue_id, partition_id);
 

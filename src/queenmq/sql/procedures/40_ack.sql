@@ -2,7 +2,8 @@
 
 -- Settle the messages of one lease one by one. verdicts: [[seq, status, error], ...] with ascending seq and status
 -- completed, failed, retry or dlq. A completed or dead-lettered message settles everything before it. The first message
--- that is to come again holds the cursor: nothing behind it is settled. Without a lease nothing is fenced.
+-- that is to come again holds the cursor: nothing behind it is settled. Without a lease nothing is fenced; but while nobody
+-- holds one, nothing behind a message that still waits to come again (a key of retries) is settled either.
 -- replay: the same verdicts may have been applied before, and have ended the lease.
 -- Result: {"outcome", "acked", "released", "ready", "items": [{"seq", "ok", "error", "dlq"}, ...]}.
 create or replace function queen.settle(pid bigint, gid integer, lease uuid, verdicts jsonb, replay boolean) returns jsonb
@@ -17,6 +18,7 @@ declare
     held boolean := false;
     wait integer := 0;
     fenced boolean;
+    loose boolean;
     failures integer;
     at_seq bigint;
     v jsonb;
@@ -32,6 +34,7 @@ begin
     select u.* into q from queen.queues u where u.queue_id = c.queue_id;
     t := clock_timestamp();
     fenced := lease is not null and (c.lease_id is distinct from lease or c.lease_expires_at <= t);
+    loose := lease is null and (c.lease_id is null or c.lease_expires_at <= t);
     top := case when lease is null then newest when fenced then c.acked_seq else c.lease_to end;
     if fenced and lease is distinct from c.last_lease_id and lease is distinct from c.lease_id then
         top := -1;          -- a lease we know nothing of settles nothing, not even what is settled already
@@ -52,11 +55,13 @@ begin
             dead := v ->> 1 in ('failed', 'dlq') and exists (
                 select from queen.dead_letter_queue x join queen.consumer_groups_metadata g on g.name = x.consumer_group
                 where g.group_id = gid and x.partition_id = pid and x.seq = at_seq);
-        elsif held and v ->> 1 in ('completed', 'dlq') then
+        elsif v ->> 1 in ('completed', 'dlq') and (held or (loose and exists (
+            select from jsonb_object_keys(c.retries) k where k::bigint > c.acked_seq and k::bigint < at_seq))) then
             problem := 'Not acknowledged: an earlier message of this partition is to be delivered again';
         elsif v ->> 1 = 'completed' then
             c.acked_seq := at_seq;
         elsif v ->> 1 = 'retry' then
+            c.retries := jsonb_build_object(at_seq::text, 0) || coalesce(c.retries, '{}');
             held := true;
         else
             failures := coalesce((c.retries ->> at_seq::text)::integer, 0) + 1;

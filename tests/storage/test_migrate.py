@@ -1,0 +1,169 @@
+"""Migrations: once, together, patient with traffic, and honest about databases they were not made for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import asyncpg
+import pytest
+
+from queenmq import sql
+from queenmq.storage import migrate as room
+from queenmq.storage.errors import (
+    AccessRefused,
+    DatabaseUnavailable,
+    MigrationBusy,
+    SchemaChanged,
+    SchemaMissing,
+    SchemaNewer,
+    UnsupportedDatabase,
+)
+from queenmq.storage.migrate import check, migrate, require_current, status
+from tests.conftest import Server
+
+
+@pytest.fixture
+async def empty(server: Server) -> AsyncIterator[str]:
+    """A database without our schema."""
+    name = await server.create(template="template0")
+    yield server.database(name)
+    await server.drop(name)
+
+
+async def execute(dsn: str, *statements: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def test_an_empty_database_is_brought_up_to_date_once(empty: str) -> None:
+    assert {state.state for state in await status(empty)} == {"pending"}
+    first = await migrate(empty)
+    assert first.applied == tuple(script.name for script in sql.migrations())
+    assert {state.state for state in await status(empty)} == {"applied"}
+    second = await migrate(empty)
+    assert (second.applied, second.procedures_replaced) == ((), False)
+
+
+async def test_servers_that_start_together_migrate_once(empty: str) -> None:
+    reports = await asyncio.gather(*[migrate(empty) for _ in range(5)])
+    assert sorted(len(report.applied) for report in reports) == [0, 0, 0, 0, len(sql.migrations())]
+    assert await check(empty) == []
+
+
+async def test_a_database_of_a_newer_version_is_refused(dsn: str) -> None:
+    await execute(dsn, "insert into queen.schema_migrations (number, name, checksum) values (999, '0999_future', 'x')")
+    with pytest.raises(SchemaNewer, match="0999_future"):
+        await migrate(dsn)
+    assert [state.name for state in await status(dsn) if state.state == "unknown"] == ["0999_future"]
+
+
+async def test_a_migration_with_another_text_is_refused_and_nothing_is_changed(dsn: str) -> None:
+    await execute(dsn, "update queen.schema_migrations set checksum = 'other' where number = 1")
+    with pytest.raises(SchemaChanged, match="0001_schema"):
+        await migrate(dsn)
+    assert [problem.subject for problem in await check(dsn)] == ["0001_schema"]
+
+
+async def test_changed_procedures_are_replaced_and_migrations_left_alone(dsn: str) -> None:
+    await execute(
+        dsn,
+        "update queen.schema_migrations set checksum = 'old' where number = 0",
+        "create or replace function queen.locate(pid bigint, transaction_id text) returns bigint"
+        " language sql as 'select -1::bigint'",
+    )
+    report = await migrate(dsn)
+    assert (report.applied, report.procedures_replaced) == ((), True)
+    connection = await asyncpg.connect(dsn)
+    assert await connection.fetchval("select queen.locate(1, 'x')") is None
+    await connection.close()
+
+
+async def test_code_refuses_to_work_on_a_schema_that_is_not_migrated(empty: str) -> None:
+    connection = await asyncpg.connect(empty)
+    with pytest.raises(SchemaMissing, match="queen db migrate"):
+        await require_current(connection)
+    await connection.close()
+
+
+async def test_a_migration_gives_way_to_a_transaction_and_is_tried_again(dsn: str) -> None:
+    """DDL that waits for a lock blocks everybody behind it; so it waits briefly, steps aside, and comes back."""
+    await execute(dsn, "update queen.schema_migrations set checksum = 'old' where number = 0")
+    blocker = await asyncpg.connect(dsn)
+    transaction = blocker.transaction()
+    await transaction.start()
+    await blocker.execute("insert into queen.messages (queue, payload) values ('orders', '1')")
+    gave_way = asyncio.Event()
+
+    def report(line: str) -> None:
+        if "waits for running transactions" in line:
+            gave_way.set()
+
+    migration = asyncio.create_task(migrate(dsn, lock_timeout_ms=50, report=report))
+    await asyncio.wait_for(gave_way.wait(), 30)
+    # between its attempts others get through
+    await execute(dsn, "insert into queen.messages (queue, payload) values ('others', '1')")
+    await transaction.commit()
+    await blocker.close()
+    assert (await asyncio.wait_for(migration, 60)).procedures_replaced
+
+
+async def test_a_migration_that_never_gets_its_locks_says_so(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_ATTEMPTS", 2)
+    await execute(dsn, "update queen.schema_migrations set checksum = 'old' where number = 0")
+    blocker = await asyncpg.connect(dsn)
+    async with blocker.transaction():
+        await blocker.execute("insert into queen.messages (queue, payload) values ('orders', '1')")
+        with pytest.raises(MigrationBusy, match="pg_stat_activity"):
+            await migrate(dsn, lock_timeout_ms=20)
+    await blocker.close()
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = sql.migrations()
+    broken = replace(good[-1], number=len(good) + 1, name="9999_broken", text="create table queen.half (); select 1/0;")
+    monkeypatch.setattr(sql, "migrations", lambda: (*good, broken))
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await migrate(empty)
+    connection = await asyncpg.connect(empty)
+    assert await connection.fetchval("select to_regclass('queen.half')") is None
+    assert await connection.fetchval("select max(number) from queen.schema_migrations") == len(good)
+    await connection.close()
+
+
+async def test_another_encoding_is_refused(server: Server) -> None:
+    name = await server.create(template="template0", options="encoding 'LATIN1' locale_provider libc locale 'C'")
+    try:
+        with pytest.raises(UnsupportedDatabase, match=r"UTF8.*LATIN1"):
+            await migrate(server.database(name))
+    finally:
+        await server.drop(name)
+
+
+async def test_a_database_that_does_not_exist_is_named(server: Server) -> None:
+    with pytest.raises(AccessRefused, match="nowhere"):
+        await migrate(server.database("nowhere"))
+
+
+async def test_no_server_is_unavailable() -> None:
+    with pytest.raises(DatabaseUnavailable):
+        await migrate("postgresql://nobody@127.0.0.1:1/none")
+
+
+async def test_check_finds_a_wrong_lookup_row(dsn: str) -> None:
+    await execute(
+        dsn,
+        "insert into queen.messages (queue, partition, payload) values ('orders', 'p', '1')",
+        "update queen.partition_lookup set last_seq = 0",
+    )
+    assert [(problem.check, problem.subject) for problem in await check(dsn)] == [("partition_lookup", "orders/p")]
+
+
+def test_migration_numbers_are_consecutive_and_queries_have_one_name() -> None:
+    assert [script.number for script in sql.migrations()] == list(range(1, len(sql.migrations()) + 1))
+    assert sql.query("push").startswith("select")
