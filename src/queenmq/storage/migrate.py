@@ -60,9 +60,11 @@ class _Recorded:
     applied_at: datetime
 
 
-async def migrate(dsn: str, *, lock_timeout_ms: int = 2000, report: Report = lambda _: None) -> MigrationReport:
+async def migrate(
+    dsn: str, *, lock_timeout_ms: int = 2000, connect_timeout: float = 10, report: Report = lambda _: None
+) -> MigrationReport:
     """Apply what is missing. Safe when several servers start together, and while traffic runs."""
-    connection = await connect(dsn)
+    connection = await connect(dsn, connect_timeout=connect_timeout)
     try:
         async with translated():
             await _require_supported(connection)
@@ -74,9 +76,9 @@ async def migrate(dsn: str, *, lock_timeout_ms: int = 2000, report: Report = lam
         await connection.close()
 
 
-async def status(dsn: str) -> list[MigrationState]:
+async def status(dsn: str, *, connect_timeout: float = 10) -> list[MigrationState]:
     """Every migration known here or applied there."""
-    connection = await connect(dsn)
+    connection = await connect(dsn, connect_timeout=connect_timeout)
     try:
         async with translated():
             return _states(await _recorded(connection))
@@ -84,16 +86,16 @@ async def status(dsn: str) -> list[MigrationState]:
         await connection.close()
 
 
-async def check(dsn: str) -> list[Problem]:
+async def check(dsn: str, *, connect_timeout: float = 10) -> list[Problem]:
     """What is wrong with this database's schema or its derived tables; nothing when all is well."""
     problems = [
         Problem("migrations", state.name, f"is {state.state}")
-        for state in await status(dsn)
+        for state in await status(dsn, connect_timeout=connect_timeout)
         if state.state != "applied"
     ]
     if problems:
         return problems
-    connection = await connect(dsn)
+    connection = await connect(dsn, connect_timeout=connect_timeout)
     try:
         async with translated():
             rows = await connection.fetch(sql.query("partition_lookup_check"))

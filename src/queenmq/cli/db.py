@@ -1,0 +1,91 @@
+"""`queen db`: look after the schema, and reach the database with psql.
+
+Without a configured database these commands work on the embedded one: they attach to it when a server is running, and
+otherwise start it for as long as the command takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from queenmq.cli.console import complain, out, report
+from queenmq.cli.exits import Exit
+from queenmq.cli.psql import run_psql
+from queenmq.server.database import open_database
+from queenmq.server.settings import Settings
+from queenmq.storage.migrate import check as check_schema
+from queenmq.storage.migrate import migrate as migrate_schema
+from queenmq.storage.migrate import status as schema_status
+
+_PSQL_EXITS = {0: Exit.OK, 2: Exit.UNREACHABLE}
+
+app = typer.Typer(no_args_is_help=True, help="Look after the database.")
+
+
+@app.command()
+def migrate() -> None:
+    """Apply the migrations that the database does not have yet."""
+    settings = Settings.from_env(os.environ)
+    with open_database(settings, report) as database:
+        done = asyncio.run(
+            migrate_schema(
+                database.dsn,
+                lock_timeout_ms=settings.migration_lock_timeout,
+                connect_timeout=settings.connect_timeout,
+                report=report,
+            ),
+        )
+    changes = [*done.applied, *(["procedures"] if done.procedures_replaced else [])]
+    out.print(f"applied {', '.join(changes)}" if changes else "nothing to apply")
+
+
+@app.command()
+def status() -> None:
+    """List the migrations and whether the database has them."""
+    settings = Settings.from_env(os.environ)
+    with open_database(settings, report) as database:
+        states = asyncio.run(schema_status(database.dsn, connect_timeout=settings.connect_timeout))
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("Number", "Name", "State", "Applied at"):
+        shown.add_column(column, overflow="fold")
+    for each in states:
+        applied = "-" if each.applied_at is None else each.applied_at.isoformat(sep=" ", timespec="seconds")
+        shown.add_row(str(each.number), Text(each.name), each.state, applied)
+    out.print(shown)
+
+
+@app.command()
+def check() -> None:
+    """Look for inconsistencies in the schema and the data. Prints nothing but "ok" when there are none."""
+    settings = Settings.from_env(os.environ)
+    with open_database(settings, report) as database:
+        problems = asyncio.run(check_schema(database.dsn, connect_timeout=settings.connect_timeout))
+    for problem in problems:
+        complain(f"{problem.check}: {problem.subject}: {problem.detail}")
+    if problems:
+        raise typer.Exit(Exit.PROBLEMS)
+    out.print("ok")
+
+
+@app.command()
+def url() -> None:
+    """Print the database's URL, with its password, for other programs: over TCP where QUEEN_PG_PORT is set."""
+    with open_database(Settings.from_env(os.environ), report) as database:
+        print(database.tcp_dsn or database.dsn)
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def psql(
+    arguments: Annotated[list[str] | None, typer.Argument(help="Passed on to psql, for example -c 'SELECT 1'.")] = None,
+) -> None:
+    """Open psql on the database."""
+    settings = Settings.from_env(os.environ)
+    with open_database(settings, report) as database:
+        code = run_psql(database.dsn, arguments or [], bin_dir=settings.embedded_bin)
+    raise typer.Exit(_PSQL_EXITS.get(code, Exit.DATABASE))

@@ -1,0 +1,128 @@
+"""`queen serve` brings the database up, keeps it up, and stops it in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from queenmq.cli.exits import Exit
+from tests.cli.conftest import DEADLINE, Queen, StartQueen
+
+PUSH = "INSERT INTO queen.messages (queue, partition, payload) VALUES ('orders', 'ann', '{\"total\": 12}')"
+READ = "SELECT queue, partition, seq, payload FROM queen.messages ORDER BY seq"
+
+
+def wait_until_said(process: subprocess.Popen[str], words: str) -> str:
+    """Read the process's answers up to the line with these words, and return that text."""
+    assert process.stdout is not None
+    alarm = threading.Timer(DEADLINE, process.kill)
+    alarm.start()
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if words in line:
+            break
+    alarm.cancel()
+    assert said, process.stderr.read() if process.stderr else ""
+    assert words in said[-1]
+    return "".join(said)
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def postmaster(data_dir: Path) -> int:
+    (pidfile,) = data_dir.rglob("postmaster.pid")
+    return int(pidfile.read_text().splitlines()[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_sql_until_it_is_told_to_stop(
+    queen: Queen, start_queen: StartQueen, data_dir: Path, number: signal.Signals
+) -> None:
+    local = {"QUEEN_DATA_DIR": str(data_dir)}
+    server = start_queen("serve", **local)
+    said = wait_until_said(server, "HTTP serving is not in this version yet")
+    assert "is ready" in said
+    assert str(data_dir) in said
+    assert queen("db", "psql", "-c", PUSH, **local).returncode == Exit.OK
+    pid = postmaster(data_dir)
+
+    server.send_signal(number)
+    server.communicate(timeout=DEADLINE)
+    assert server.returncode == Exit.OK
+    assert not running(pid)
+
+    again = start_queen("serve", **local)
+    wait_until_said(again, "is ready")
+    assert queen("db", "psql", "-Atc", READ, **local).stdout == 'orders|ann|1|{"total": 12}\n'
+
+
+def test_a_postgresql_that_dies_is_started_again(queen: Queen, start_queen: StartQueen, data_dir: Path) -> None:
+    local = {"QUEEN_DATA_DIR": str(data_dir)}
+    server = start_queen("serve", **local)
+    wait_until_said(server, "is ready")
+    assert queen("db", "psql", "-c", PUSH, **local).returncode == Exit.OK
+    before = postmaster(data_dir)
+
+    os.kill(before, signal.SIGKILL)
+    assert server.stderr is not None
+    assert any("starting it again" in line for line in server.stderr)
+    # psql attaches once the new server is up, and waits for it until then.
+    assert queen("db", "psql", "-Atc", READ, **local).stdout == 'orders|ann|1|{"total": 12}\n'
+    assert postmaster(data_dir) != before
+    assert server.poll() is None
+
+
+def test_a_second_server_shares_the_database_and_takes_it_over(start_queen: StartQueen, data_dir: Path) -> None:
+    local = {"QUEEN_DATA_DIR": str(data_dir)}
+    first = start_queen("serve", **local)
+    wait_until_said(first, "is ready")
+    before = postmaster(data_dir)
+    second = start_queen("serve", **local)
+    wait_until_said(second, "is ready")
+    assert postmaster(data_dir) == before
+
+    first.terminate()
+    first.communicate(timeout=DEADLINE)
+    assert second.stderr is not None
+    assert any("starting it again" in line for line in second.stderr)
+    second.terminate()
+    second.communicate(timeout=DEADLINE)
+    assert (first.returncode, second.returncode) == (Exit.OK, Exit.OK)
+
+
+def test_on_tcp_it_asks_for_the_password_and_never_shows_it_unasked(
+    queen: Queen, start_queen: StartQueen, data_dir: Path, free_port: int
+) -> None:
+    local = {"QUEEN_DATA_DIR": str(data_dir), "QUEEN_PG_PORT": str(free_port)}
+    server = start_queen("serve", **local)
+    said = wait_until_said(server, "HTTP serving is not in this version yet")
+    assert f"postgresql://queen:****@127.0.0.1:{free_port}/queen" in said
+
+    url = queen("db", "url", **local).stdout.strip()
+    assert url not in said
+    assert queen("db", "check", DATABASE_URL=url).stdout == "ok\n"
+    look = r"\! tr '\0' ' ' < /proc/$PPID/cmdline || ps -o args= -p $PPID"
+    seen = queen("db", "psql", "-c", look, DATABASE_URL=url)
+    assert f"postgresql://queen@127.0.0.1:{free_port}/queen" in seen.stdout
+    assert str(urlsplit(url).password) not in seen.stdout
+    refused = queen("db", "check", DATABASE_URL=f"postgresql://queen:wrong-one@127.0.0.1:{free_port}/queen")
+    assert refused.returncode == Exit.UNREACHABLE
+    (sentence,) = refused.stderr.splitlines()
+    assert "refuses access: password authentication failed" in sentence
+    assert "wrong-one" not in sentence
+    assert queen("db", "psql", "-c", "SELECT 1", DATABASE_URL=url.replace("queen:", "nobody:")).returncode == (
+        Exit.UNREACHABLE
+    )
