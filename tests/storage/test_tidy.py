@@ -11,7 +11,7 @@ from .shorthand import claim, push
 async def test_a_vacuum_is_due_after_work_and_not_again_before_more(store: Store) -> None:
     tidier = Tidier()
     due = []
-    for updates in (999, 1):
+    for updates in (499, 1):
         tidier.note(updates)
         due.append(tidier.due)
     await tidier.run(store.pool)

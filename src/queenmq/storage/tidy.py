@@ -13,7 +13,7 @@ from typing import Final
 from .. import sql
 from .pool import Executor, translated
 
-_LEAST: Final = 1000
+_LEAST: Final = 500
 _SHARE_OF_ROWS: Final = 0.2
 
 

@@ -142,6 +142,7 @@ comment on column queen.partition_consumers.last_lease_id is 'the lease that end
 comment on column queen.partition_consumers.isolate is 'the next delivery is one message: batches with it kept expiring';
 comment on column queen.partition_consumers.retries is '{"seq": failures} of messages not settled yet';
 create index partition_consumers_ready on queen.partition_consumers (group_id, ready_at) where ready_at is not null;
+create index partition_consumers_lease on queen.partition_consumers (lease_id) where lease_id is not null;
 
 -- An upper bound of the messages not yet consumed by every group, for queues with a maxSize.
 create table queen.queue_depth (

@@ -256,7 +256,7 @@ begin
                         join queen.partition_lookup l on l.partition_id = c.partition_id
                         join queen.partitions p on p.partition_id = c.partition_id
                         where c.partition_id = req_partition[r] and c.group_id = gid
-                        and (c.ready_at <= t or (c.ready_at is null and l.last_seq > c.acked_seq)) for update of c skip locked;
+                        and (c.ready_at <= t or c.start_from = 'infinity' or (c.ready_at is null and l.last_seq > c.acked_seq)) for update of c skip locked;
                 end if;
                 seen := 0;
                 loop

@@ -181,43 +181,24 @@ begin
     end loop;
 end $$;
 
--- The cursors that a lease holds, sorted and locked. There is no index on lease ids, which every pop and ack would have
--- to maintain: a held cursor is ready only in the future, and of those there are few per group.
-create or replace function queen.lock_lease(lease uuid, since timestamptz) returns table (partition_id bigint, group_id integer, expires_at timestamptz)
-language plpgsql as $$
-#variable_conflict use_column
-begin
-    return query
-        select c.partition_id, c.group_id, c.lease_expires_at
-        from (select c.partition_id, c.group_id
-              from queen.consumer_groups_metadata g
-              cross join lateral (
-                  select c.partition_id, c.group_id from queen.partition_consumers c
-                  where c.group_id = g.group_id and c.ready_at > since and c.lease_id = lease offset 0) c
-              order by c.partition_id, c.group_id) h
-        join queen.partition_consumers c on c.partition_id = h.partition_id and c.group_id = h.group_id
-        where c.lease_id = lease
-        order by c.partition_id, c.group_id for update of c;
-end $$;
-
--- Extend every partition held by a lease. renewed = 0: known tells a lease that has just expired from an unknown one.
+-- Extend every partition held by a lease. renewed = 0: known tells an expired lease from an unknown one.
 create or replace function queen.renew_v1(lease uuid, seconds integer, out renewed integer, out known boolean, out expires_at timestamptz)
 language plpgsql as $$
 declare
     t timestamptz := clock_timestamp();
     until timestamptz := t + make_interval(secs => seconds);
-    held record;
 begin
-    renewed := 0;
-    known := false;
-    for held in select * from queen.lock_lease(lease, t - interval '1 minute') loop
-        known := true;
-        continue when held.expires_at <= t;
-        update queen.partition_consumers c set lease_expires_at = greatest(held.expires_at, until), ready_at = greatest(held.expires_at, until)
-            where c.partition_id = held.partition_id and c.group_id = held.group_id;
-        renewed := renewed + 1;
-        expires_at := least(expires_at, greatest(held.expires_at, until));
-    end loop;
+    with held as materialized (
+        select c.partition_id, c.group_id from queen.partition_consumers c
+        where c.lease_id = lease order by c.partition_id, c.group_id for update
+    ), extended as (
+        update queen.partition_consumers c set
+            lease_expires_at = greatest(c.lease_expires_at, until), ready_at = greatest(c.lease_expires_at, until)
+        from held h where c.partition_id = h.partition_id and c.group_id = h.group_id and c.lease_expires_at > t
+        returning c.lease_expires_at
+    )
+    select (select count(*) from extended), exists (select from held), (select min(e.lease_expires_at) from extended e)
+        into renewed, known, expires_at;
 end $$;
 
 -- Give a lease back unused: nothing is counted and the messages are available at once.
@@ -225,15 +206,15 @@ end $$;
 create or replace function queen.release_v1(lease uuid, pid bigint) returns integer
 language plpgsql as $$
 declare
-    held record;
-    freed integer := 0;
+    freed integer;
 begin
-    for held in select * from queen.lock_lease(lease, clock_timestamp()) loop
-        continue when held.partition_id <> pid;
-        update queen.partition_consumers c set lease_id = null, lease_to = null, lease_expires_at = null,
-            last_lease_id = lease, ready_at = clock_timestamp()
-            where c.partition_id = held.partition_id and c.group_id = held.group_id;
-        freed := freed + 1;
-    end loop;
+    with held as materialized (
+        select c.partition_id, c.group_id from queen.partition_consumers c
+        where c.lease_id = lease and (pid is null or c.partition_id = pid) order by c.partition_id, c.group_id for update
+    )
+    update queen.partition_consumers c set lease_id = null, lease_to = null, lease_expires_at = null,
+        last_lease_id = lease, ready_at = clock_timestamp()
+        from held h where c.partition_id = h.partition_id and c.group_id = h.group_id;
+    get diagnostics freed = row_count;
     return freed;
 end $$;

@@ -24,9 +24,7 @@ begin
         order by c.partition_id, c.group_id for update of c;
     t := clock_timestamp();
     foreach lease in array required loop
-        if not exists (select from queen.partition_consumers c
-                       where c.partition_id = any (ack_pids) and c.lease_id = lease and c.lease_expires_at > t)
-            and not exists (select from queen.lock_lease(lease, t))
+        if not exists (select from queen.partition_consumers c where c.lease_id = lease and c.lease_expires_at > t)
             and not (replay and exists (
                 select from queen.partition_consumers c where c.partition_id = any (ack_pids) and c.last_lease_id = lease))
         then

@@ -26,11 +26,14 @@ begin
         else
             perform queen.create_cursors(qid, g.group_id, false, case when mode is null then 'infinity' else start end);
         end if;
-    elsif not g.registered then
-        perform queen.create_cursors(qid, g.group_id, false,
-            case when g.subscription_mode is null then 'infinity' else g.subscription_timestamp end);
-    elsif g.subscription_mode is null and mode is not null then
-        perform queen.decide_subscription(g, mode, start);
+    else
+        if not g.registered then
+            perform queen.create_cursors(qid, g.group_id, false,
+                case when g.subscription_mode is null then 'infinity' else g.subscription_timestamp end);
+        end if;
+        if g.subscription_mode is null and mode is not null then
+            perform queen.decide_subscription(g, mode, start);
+        end if;
     end if;
     update queen.consumer_groups_metadata m set registered = true where m.group_id = g.group_id and not m.registered;
     return query select qid, g.group_id;
