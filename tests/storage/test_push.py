@@ -9,8 +9,9 @@ import pytest
 
 from queenmq.domain.ids import dedup_key
 from queenmq.domain.segments import PushItem
-from queenmq.storage.push import PushPlan, execute
+from queenmq.storage.push import PushPlan, execute, push
 from queenmq.storage.store import Store
+from queenmq.wire.names import InvalidValue
 
 
 def item(payload: object = 1, partition: str = "Default", tx: str | None = None, queue: str = "orders") -> PushItem:
@@ -168,4 +169,33 @@ class TestTheGuardOfSegments:
             await connection.execute(f"set default_transaction_isolation = '{level}'")
             with pytest.raises(asyncpg.PostgresError, match="READ COMMITTED"):
                 await connection.execute("insert into queen.messages (queue, payload) values ('orders', '1')")
+        assert await stored(store) == []
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("bad", "complaint"),
+        [
+            (PushItem("", b"1"), r"items\[1\].queue must be"),
+            (PushItem("orders", b"1", "x" * 256), r"items\[1\].partition must be"),
+            (PushItem("orders", b"1", "a\x1eb"), r"items\[1\].partition must be"),
+            (PushItem("orders", b"1", transaction_id="a\x1eb"), r"items\[1\].transactionId must be"),
+            (PushItem("orders", b"1", transaction_id="x" * 256), r"items\[1\].transactionId must be"),
+            (PushItem("orders", b"1", trace_id="nope"), r"items\[1\].traceId must be a UUID"),
+            (PushItem("orders", b"{"), r"items\[1\].payload must be valid JSON"),
+            (PushItem("orders", b'"\\u0000"'), r"items\[1\].payload must be JSON without"),
+            (PushItem("orders", b'"\xff"'), r"items\[1\].payload must be valid UTF-8"),
+            (PushItem("orders", b"1e999999"), r"items\[1\].payload must be JSON with numbers"),
+        ],
+    )
+    async def test_it_is_named_and_nothing_is_stored(self, store: Store, bad: PushItem, complaint: str) -> None:
+        with pytest.raises(InvalidValue, match=complaint):
+            await store.push([item(1), bad])
+        assert await stored(store) == []
+
+    async def test_a_separator_cannot_get_into_a_segment_by_any_way(self, store: Store) -> None:
+        """The engine's hot path checks its input elsewhere; if it ever failed to, the layout must not break."""
+        for bad in (PushItem("orders", b'"\x1e"'), PushItem("orders", b"1", transaction_id="a\x1eb")):
+            with pytest.raises(InvalidValue, match="0x1E"):
+                await push(store.pool, store.directory, [item(1), bad])
         assert await stored(store) == []

@@ -21,6 +21,7 @@ class Option:
     name: str
     column: str
     kind: type
+    default: str
     doc: str
     low: int = 0
     high: int = _INT4
@@ -38,37 +39,54 @@ class Option:
 
 
 OPTIONS: Final = (
-    Option("leaseTime", "lease_time", int, "seconds a pop holds its messages; 0 means 60"),
-    Option("retryLimit", "retry_limit", int, "failed deliveries of a message before it is dead-lettered"),
-    Option("retryDelay", "retry_delay", int, "milliseconds before a failed message comes again"),
-    Option("delayedProcessing", "delayed_processing", int, "seconds before a message may be delivered"),
-    Option("windowBuffer", "window_buffer", int, "seconds a partition must be quiet before it is delivered"),
+    Option("leaseTime", "lease_time", int, "300", "seconds a pop holds its messages; 0 means 60"),
+    Option("retryLimit", "retry_limit", int, "3", "failed deliveries of a message before it is dead-lettered"),
+    Option("retryDelay", "retry_delay", int, "1000", "milliseconds before a failed message comes again"),
+    Option("delayedProcessing", "delayed_processing", int, "0", "seconds before a message may be delivered"),
+    Option("windowBuffer", "window_buffer", int, "0", "seconds a partition must be quiet before it is delivered"),
     Option(
         "maxWaitTimeSeconds",
         "max_wait_time_seconds",
         int,
+        "0",
         "seconds after which an unconsumed message is dead-lettered; 0 = never",
     ),
-    Option("maxSize", "max_size", int, "messages not yet consumed that the queue takes; 0 = unlimited", high=_INT8),
-    Option("priority", "priority", int, "which queue of a namespace is served first: the highest", low=-_INT4),
-    Option("ttl", "ttl", int, "seconds after which a message is neither delivered nor kept; off until set, 0 = off"),
-    Option("deadLetterQueue", "dead_letter_queue", bool, "false: discard exhausted messages, with an audit row"),
-    Option("dlqAfterMaxRetries", "dlq_after_max_retries", bool, "false: retry without limit"),
-    Option("retentionEnabled", "retention_enabled", bool, "switch for the two retentions below"),
-    Option("retentionSeconds", "retention_seconds", int, "seconds to keep any message; 0 = forever"),
+    Option(
+        "maxSize", "max_size", int, "0", "messages not yet consumed that the queue takes; 0 = unlimited", high=_INT8
+    ),
+    Option("priority", "priority", int, "0", "which queue of a namespace is served first: the highest", low=-_INT4),
+    Option(
+        "ttl",
+        "ttl",
+        int,
+        "not set",
+        "seconds after which a message is neither delivered nor kept; off until set, 0 = off",
+    ),
+    Option(
+        "deadLetterQueue",
+        "dead_letter_queue",
+        bool,
+        "not set: on",
+        "false: discard exhausted messages, with an audit row",
+    ),
+    Option("dlqAfterMaxRetries", "dlq_after_max_retries", bool, "not set: on", "false: retry without limit"),
+    Option("retentionEnabled", "retention_enabled", bool, "false", "switch for the two retentions below"),
+    Option("retentionSeconds", "retention_seconds", int, "0", "seconds to keep any message; 0 = forever"),
     Option(
         "completedRetentionSeconds",
         "completed_retention_seconds",
         int,
+        "0",
         "seconds to keep messages consumed by all groups; 0 = forever",
     ),
     Option(
         "dedupWindowSeconds",
         "dedup_window_seconds",
         int,
+        "3600",
         "seconds a transactionId is remembered at least, also after retention",
     ),
-    Option("encryptionEnabled", "encryption_enabled", bool, "payloads are encrypted at rest"),
+    Option("encryptionEnabled", "encryption_enabled", bool, "false", "payloads are encrypted at rest"),
 )
 
 
@@ -77,3 +95,9 @@ def parse(options: Mapping[str, object]) -> dict[str, int | bool]:
     return {
         option.column: option.check(options[option.name]) for option in OPTIONS if options.get(option.name) is not None
     }
+
+
+def markdown() -> str:
+    """The table of options in docs/queues.md."""
+    rows = [f"| `{option.name}` | {option.kind.__name__} | {option.default} | {option.doc} |" for option in OPTIONS]
+    return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows])

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ..wire.names import InvalidValue
+from ..wire.names import InvalidValue, check_name, check_transaction_id, check_uuid
+from ..wire.payload import check_payload
 from .ids import MESSAGES_PER_SEGMENT, dedup_key, message_id, new_segment_base
 
 SEPARATOR: Final = b"\x1e"
@@ -77,6 +78,21 @@ class Encoded(NamedTuple):
     bounded: list[int]
 
 
+def check(items: Sequence[PushItem]) -> None:
+    """Raise InvalidValue for the first item that may not be stored, naming it as `items[i].field`."""
+    for index, item in enumerate(items):
+        where = f"items[{index}]."
+        check_name(where + "queue", item.queue)
+        check_name(where + "partition", item.partition)
+        check_payload(where + "payload", item.payload)
+        if item.transaction_id is not None:
+            check_transaction_id(where + "transactionId", item.transaction_id)
+        if item.trace_id is not None:
+            check_uuid(where + "traceId", item.trace_id)
+        if item.producer_sub is not None:
+            check_name(where + "producerSub", item.producer_sub, empty=True)
+
+
 def group(items: Sequence[PushItem], places: Sequence[Place]) -> tuple[list[Segment], dict[int, int]]:
     """Segments in the order of their partitions, and the duplicates inside the flush as {index: index of the first}."""
     segments: dict[int, Segment] = {}
@@ -117,7 +133,7 @@ def encode(segments: Iterable[Segment], items: Sequence[PushItem]) -> Encoded:
         out.bases.append(segment.base)
         out.last_ids.append(message_id(segment.base, count - 1))
         out.txs.append(_joined([item.transaction_id for item in chosen]))
-        out.datas.append(SEPARATOR.join([item.payload for item in chosen]))
+        out.datas.append(_intact("payload", SEPARATOR.join([item.payload for item in chosen]), count))
         out.traces.append(_joined([item.trace_id for item in chosen]))
         out.subs.append(_joined([item.producer_sub for item in chosen]))
         out.encs.append(_marks([item.encrypted for item in chosen]))
@@ -136,7 +152,14 @@ def encode(segments: Iterable[Segment], items: Sequence[PushItem]) -> Encoded:
 def _joined(values: Sequence[str | None]) -> bytes | None:
     if not any(values):
         return None
-    return SEPARATOR.join([value.encode() if value else b"" for value in values])
+    return _intact("text", SEPARATOR.join([value.encode() if value else b"" for value in values]), len(values))
+
+
+def _intact(field: str, joined: bytes, count: int) -> bytes:
+    """The last line of defence for a segment's layout, whatever the callers have checked before."""
+    if joined.count(SEPARATOR) != count - 1:
+        raise InvalidValue(field, "a value with the byte 0x1E", "free of the byte 0x1E")
+    return joined
 
 
 def _marks(encrypted: Sequence[bool]) -> str | None:

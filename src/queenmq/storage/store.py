@@ -12,7 +12,7 @@ from typing import Literal
 import asyncpg
 
 from .. import sql
-from ..domain.segments import PushItem
+from ..domain.segments import PushItem, check
 from ..wire.names import check_name
 from . import ack as acks
 from . import pop as pops
@@ -52,6 +52,8 @@ class Store:
         return await queues.delete(self.pool, queue)
 
     async def push(self, items: Sequence[PushItem]) -> list[Verdict]:
+        """Raises InvalidValue for an item that may not be stored, and then none is."""
+        check(items)
         return await push(self.pool, self.directory, items)
 
     async def pop(
@@ -131,6 +133,7 @@ class Store:
     def transaction(
         self, acks: Sequence[AckItem] = (), pushes: Sequence[PushItem] = (), required_leases: Sequence[str] = ()
     ) -> Transaction:
+        check(pushes)
         return Transaction(self.directory, acks, pushes, required_leases)
 
     async def commit(self, transaction: Transaction) -> Committed:

@@ -30,9 +30,9 @@ def check_name(field: str, value: object, *, empty: bool = False) -> None:
         raise InvalidValue(field, value, f"a text of {least} to {MAX_NAME} characters without control characters")
 
 
-def check_transaction_id(value: object) -> None:
+def check_transaction_id(field: str, value: object) -> None:
     if not _is_text(value):
-        raise InvalidValue("transactionId", value, f"a text of up to {MAX_NAME} characters without control characters")
+        raise InvalidValue(field, value, f"a text of up to {MAX_NAME} characters without control characters")
 
 
 def check_uuid(field: str, value: object) -> None:

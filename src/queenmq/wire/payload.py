@@ -1,0 +1,152 @@
+"""What a payload may be: JSON text that PostgreSQL's jsonb can hold and that our joined columns can carry.
+
+`msgspec.Raw` checks the structure but lets through what jsonb refuses: invalid UTF-8, the escape for NUL, numbers beyond
+numeric. An ordinary payload passes by a few scans at C speed; only one that looks suspicious is taken apart. The exact
+checks are linear and never recurse, so hostile input costs time in proportion to its size and nothing more.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from .names import InvalidValue
+
+MAX_DEPTH: Final = 256
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""jsonb refuses a value of 256 MB, and a text of small numbers grows by a factor of 6 on its way there."""
+
+_MAX_WRITTEN_OUT: Final = 256 * 1024 * 1024
+_INTEGER_DIGITS: Final = 131072  # PostgreSQL's numeric: digits before the decimal point,
+_FRACTION_DIGITS: Final = 16383  # and behind it
+_NO_EXPONENT: Final = 10**9  # refused even for a zero
+_MANY_DIGITS: Final = 6000  # fewer, and an exponent below 10,000, fit both
+
+_NUMBER: Final = re.compile(rb"-?([0-9]++)(?:\.([0-9]++))?(?:[eE]([+-]?[0-9]++))?")
+_ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
+_LARGE_EXPONENT: Final = re.compile(rb"[0-9][eE][+-]?[0-9]{5,}+(?=[\s,\]}]|$)")
+
+# The skeleton of a text in which a large number is found as a substring: digits become 0, signs go.
+_SKELETON: Final = bytes(48 if byte in b"0123456789." else 101 if byte in b"eE" else 32 for byte in range(256))
+_LONG_NUMBER: Final = b"0" * _MANY_DIGITS
+_NEST: Final = bytes.maketrans(b"{}", b"[]")
+_NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+_decode: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class InvalidPayload(InvalidValue):
+    """A payload that cannot be stored, and why. It is named by its field and size, never quoted."""
+
+    def __init__(self, field: str, raw: bytes, allowed: str, reason: str) -> None:
+        super().__init__(field, f"{len(raw)} bytes {reason}", allowed)
+        self.reason = reason
+
+
+def check_payload(field: str, raw: bytes, *, valid_json: bool = False, max_depth: int = MAX_DEPTH) -> None:
+    """Raise InvalidPayload for what cannot be stored. `valid_json`: `raw` came out of a decoder as `msgspec.Raw`."""
+    if len(raw) > MAX_BYTES:
+        raise InvalidPayload(field, raw, f"at most {MAX_BYTES} bytes", "of JSON")
+    if not valid_json:
+        _check_structure(field, raw, max_depth)
+    if not raw.isascii():
+        _check_utf8(field, raw)
+    if b"\x1e" in raw:
+        raise InvalidPayload(field, raw, "JSON without raw control characters", "with the byte 0x1E")
+    if b"\\" in raw and (b"\\u0000" in raw or b"\\ud" in raw or b"\\uD" in raw):
+        _check_escapes(field, raw)
+    if len(raw) > 2 * max_depth and raw.count(b"[") + raw.count(b"{") > max_depth:
+        _check_depth(field, raw, max_depth)
+    skeleton = raw.translate(_SKELETON, b"+-")
+    if (b"0e00000" in skeleton and _LARGE_EXPONENT.search(raw)) or (
+        len(raw) >= _MANY_DIGITS and _may_be_too_large(skeleton)
+    ):
+        _check_numbers(field, raw)
+
+
+def _check_structure(field: str, raw: bytes, max_depth: int) -> None:
+    try:
+        _decode(raw)
+    except RecursionError:
+        raise _too_deep(field, raw, max_depth) from None
+    except msgspec.DecodeError as error:
+        raise InvalidPayload(field, raw, "valid JSON", f"that are not: {error}") from None
+
+
+def _check_utf8(field: str, raw: bytes) -> None:
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(field, raw, "valid UTF-8", f"with {error.reason} at {error.start}") from None
+
+
+def _check_escapes(field: str, raw: bytes) -> None:
+    r"""No \u0000, and surrogates only as a high one directly followed by a low one."""
+    expected = -1  # where the low half of a pair must begin
+    for match in _ESCAPE.finditer(raw):
+        code = int(match[1], 16) if match[1] else 0x20
+        low = 0xDC00 <= code <= 0xDFFF
+        if low != (match.start() == expected):
+            break
+        expected = match.end() if 0xD800 <= code <= 0xDBFF else -1
+        if code == 0:
+            raise InvalidPayload(field, raw, r"JSON without \u0000, which PostgreSQL cannot store", r"with \u0000")
+        if expected == len(raw):
+            break
+    else:
+        if expected < 0:
+            return
+    raise InvalidPayload(field, raw, "JSON with surrogates in pairs only", "with half of a surrogate pair")
+
+
+def _without_strings(raw: bytes) -> bytes:
+    """What stands outside strings, of valid JSON: backslashes stand inside strings only, and escape each other first."""
+    return b"".join(raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
+
+
+def _check_depth(field: str, raw: bytes, max_depth: int) -> None:
+    """Strip the innermost brackets, one level at a time."""
+    nest = _without_strings(raw).translate(_NEST, _NOT_BRACKETS)
+    for _ in range(max_depth):
+        if not nest:
+            return
+        nest = nest.replace(b"[]", b"")
+    if nest:
+        raise _too_deep(field, raw, max_depth)
+
+
+def _too_deep(field: str, raw: bytes, max_depth: int) -> InvalidPayload:
+    return InvalidPayload(field, raw, f"JSON nested at most {max_depth} deep", "nested deeper")
+
+
+def _may_be_too_large(skeleton: bytes) -> bool:
+    """May a number have too many digits, or all of them together be too much when written out?"""
+    if _LONG_NUMBER in skeleton:
+        return True
+    return skeleton.count(b"0e000") * 9999 + skeleton.count(b"0e") * 99 > _MAX_WRITTEN_OUT // 2
+
+
+def _check_numbers(field: str, raw: bytes) -> None:
+    """Every number fits PostgreSQL's numeric, and the payload stays readable when jsonb writes its exponents out."""
+    written = len(raw)
+    for match in _NUMBER.finditer(_without_strings(raw)):
+        exponent = _exponent(match[3]) if match[3] else 0
+        fraction = len(match[2]) if match[2] else 0
+        digits = match[1] + (match[2] or b"")
+        significant = len(digits.lstrip(b"0"))
+        integer = significant - fraction + exponent if significant else 0
+        if integer > _INTEGER_DIGITS or fraction - exponent > _FRACTION_DIGITS or exponent >= _NO_EXPONENT:
+            allowed = f"JSON with numbers of at most {_INTEGER_DIGITS} digits, {_FRACTION_DIGITS} of them decimals"
+            raise InvalidPayload(field, raw, allowed, "with a larger one")
+        written += max(integer, -exponent)
+    if written > _MAX_WRITTEN_OUT:
+        allowed = f"JSON of at most {_MAX_WRITTEN_OUT} bytes with its exponents written out"
+        raise InvalidPayload(field, raw, allowed, "that write out to more")
+
+
+def _exponent(text: bytes) -> int:
+    """The exponent, cut to ten digits: Python refuses to read very long ones, and so do we."""
+    size = int(text.lstrip(b"+-").lstrip(b"0")[:10] or b"0")
+    return -size if text.startswith(b"-") else size
