@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
-from queenmq.storage.retention import retain
+from queenmq.storage.retention import trim
 
 from queenmq import sql
 from queenmq.domain.ids import new_lease_id
@@ -144,4 +144,4 @@ class StorageCost:
         await self._db.execute((_SCRIPTS / "expire.sql").read_text())
 
     async def _retain(self) -> int:
-        return (await retain(self._db, batch=MESSAGES)).messages
+        return (await trim(self._db, batch=MESSAGES)).messages

@@ -19,6 +19,7 @@ from queenmq.cli.exits import Exit
 from queenmq.cli.psql import run_psql
 from queenmq.server.database import open_database
 from queenmq.server.settings import Settings
+from queenmq.server.sweep import sweep as sweep_once
 from queenmq.storage.migrate import check as check_schema
 from queenmq.storage.migrate import migrate as migrate_schema
 from queenmq.storage.migrate import status as schema_status
@@ -71,6 +72,18 @@ def check() -> None:
     if problems:
         raise typer.Exit(Exit.PROBLEMS)
     out.print("ok")
+
+
+@app.command()
+def sweep() -> None:
+    """Remove what is no longer kept, once: expired messages, overdue ones, idle partitions, leftovers, old metrics."""
+    settings = Settings.from_env(os.environ)
+    with open_database(settings, report) as database:
+        removed = asyncio.run(sweep_once(settings, database.dsn, report))
+    shown = Table(box=None, pad_edge=False, show_header=False)
+    for each in removed:
+        shown.add_row(f"{each.count:,}", each.what)
+    out.print(shown)
 
 
 @app.command()

@@ -10,11 +10,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 from .. import sql
 from ..domain.ids import is_uuid
-from .pool import Executor, translated
+from .pool import Executor, translated, undeadlocked
 from .pop import QUEUE_MODE
 
 AckStatus = Literal["completed", "failed", "retry", "dlq"]
@@ -91,15 +92,15 @@ async def ack(db: Executor, items: Sequence[AckItem]) -> list[AckResult]:
 async def _settle(db: Executor, batch: list[Run], results: list[AckResult]) -> list[Run]:
     """Settle runs that touch different cursors; returns those to be settled again, one by one."""
     verdicts = [run.verdicts() for run in batch]
+    arguments = (
+        [run.partition_id for run in batch],
+        [run.group_id for run in batch],
+        [run.lease_id for run in batch],
+        [run.upto() for run in batch],
+        verdicts,
+    )
     async with translated():
-        rows = await db.fetch(
-            sql.query("ack"),
-            [run.partition_id for run in batch],
-            [run.group_id for run in batch],
-            [run.lease_id for run in batch],
-            [run.upto() for run in batch],
-            verdicts,
-        )
+        rows = await undeadlocked(partial(db.fetch, sql.query("ack"), *arguments))
     refused = []
     for row in rows:
         run = batch[row["run"] - 1]

@@ -6,11 +6,12 @@ Entries are hints. A stale one makes the database refuse the call, and the calle
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from .. import sql
 from ..domain.segments import Place
-from .pool import Executor
+from .pool import Executor, undeadlocked
 
 MAX_ENTRIES: Final = 100_000
 
@@ -41,7 +42,8 @@ class Directory:
         found = _places(names, await db.fetch(sql.query("find_partitions"), *_columns(names)))
         absent = [name for name in names if name not in found]
         if absent:
-            found |= _places(absent, await db.fetch(sql.query("ensure_partitions"), *_columns(absent)))
+            made = await undeadlocked(partial(db.fetch, sql.query("ensure_partitions"), *_columns(absent)))
+            found |= _places(absent, made)
         for name, place in found.items():
             if len(self._partitions) >= self._max:
                 del self._partitions[next(iter(self._partitions))]

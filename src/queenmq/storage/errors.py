@@ -12,7 +12,9 @@ StorageError
 ├── StaleConfig            the caller's view of a queue's options is old; resolve it again
 ├── QueueFull              maxSize reached; nothing of that queue was stored
 ├── LeaseNotHeld           a required lease is not held; nothing was done
-└── AckRefused             an ack of a transaction cannot be applied; nothing was done
+├── AckRefused             an ack of a transaction cannot be applied; nothing was done
+├── MessageNotFound        no message with that partition and transactionId
+└── MessageNeeded          other groups have yet to consume the message; nothing was done
 """
 
 from __future__ import annotations
@@ -82,17 +84,33 @@ class AckRefused(StorageError):
     code = "ack_refused"
 
 
+class MessageNotFound(StorageError):
+    code = "message_not_found"
+
+
+class MessageNeeded(StorageError):
+    code = "message_needed"
+
+
 _BY_SQLSTATE: Final[dict[str, type[StorageError]]] = {
     "QM001": PartitionGone,
     "QM002": QueueFull,
     "QM003": StaleConfig,
     "QM004": LeaseNotHeld,
     "QM005": AckRefused,
+    "QM010": MessageNotFound,
+    "QM011": MessageNeeded,
     "3F000": SchemaMissing,
     "42P01": SchemaMissing,
     "42883": SchemaMissing,
 }
-_UNAVAILABLE: Final = (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError, asyncio.TimeoutError)
+_UNAVAILABLE: Final = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a shutdown that meets a running statement
+    asyncpg.PostgresConnectionError,
+)
 _ACCESS: Final = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,

@@ -18,7 +18,7 @@ import asyncpg
 
 from .. import sql
 from .errors import MigrationBusy, SchemaChanged, SchemaMissing, SchemaNewer, UnsupportedDatabase
-from .pool import connect, translated
+from .pool import Executor, connect, translated
 
 Report = Callable[[str], None]
 State = Literal["applied", "pending", "changed", "unknown"]
@@ -104,7 +104,7 @@ async def check(dsn: str, *, connect_timeout: float = 10) -> list[Problem]:
     return [Problem("partition_lookup", f"{row['queue_name']}/{row['partition_name']}", row["problem"]) for row in rows]
 
 
-async def require_current(connection: asyncpg.Connection) -> None:
+async def require_current(connection: Executor) -> None:
     """Refuse to work on a schema that this code was not written for."""
     states = _states(await _recorded(connection))
     if any(state.state == "pending" for state in states):
@@ -168,7 +168,7 @@ def _version(connection: asyncpg.Connection) -> str:
     return str(connection.get_settings().server_version).split()[0]
 
 
-async def _recorded(connection: asyncpg.Connection) -> dict[int, _Recorded]:
+async def _recorded(connection: Executor) -> dict[int, _Recorded]:
     if not await connection.fetchval(sql.query("has_migrations_table")):
         return {}
     rows = await connection.fetch(sql.query("recorded_migrations"))

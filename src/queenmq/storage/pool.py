@@ -7,13 +7,16 @@ statement has its index and a plan made while a table was small must not survive
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import asyncpg
 
 from .errors import translate
+
+_DEADLOCKS: Final = 10
+_Answer = TypeVar("_Answer")
 
 _SESSION: Final = {
     "application_name": "queenmq",
@@ -58,6 +61,19 @@ async def create_pool(
             server_settings=settings,
             max_inactive_connection_lifetime=0,
         )
+
+
+async def undeadlocked(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """Repeat a statement that was chosen as the victim of a deadlock.
+
+    Ours take their locks in one order; a SQL script that inserts into several partitions may take them in another.
+    """
+    for _ in range(_DEADLOCKS):
+        try:
+            return await call()
+        except asyncpg.DeadlockDetectedError:
+            continue
+    return await call()
 
 
 @asynccontextmanager

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from .. import sql
 from ..domain.ids import SUFFIXES, new_lease_id
 from ..domain.segments import SEPARATOR
 from .directory import Directory, GroupPlace
-from .pool import Executor, translated
+from .pool import Executor, translated, undeadlocked
 
 QUEUE_MODE = "__QUEUE_MODE__"
 BEGINNING = None
@@ -109,7 +110,7 @@ async def register(
     place = directory.group(queue, group)
     if place is None or (not place.decided and mode is not None):
         async with translated():
-            row = await db.fetchrow(sql.query("register_group"), queue, group, mode, start)
+            row = await undeadlocked(partial(db.fetchrow, sql.query("register_group"), queue, group, mode, start))
         if row is None:
             return None
         place = GroupPlace(row["queue_id"], row["group_id"], mode is not None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 import asyncpg
@@ -17,7 +18,7 @@ from .. import sql
 from ..domain.segments import Encoded, PushItem, Segment, encode, group
 from .directory import Directory
 from .errors import PartitionGone, QueueFull, StaleConfig, StorageError, translate
-from .pool import Executor
+from .pool import Executor, undeadlocked
 
 _ATTEMPTS: Final = 50
 
@@ -62,8 +63,10 @@ class PushPlan:
             await self._drop_stored(db)
         elif isinstance(known, QueueFull):
             self._drop_queue(int(known.detail or 0), known)
+        elif known is not None:
+            raise known from error
         else:
-            raise known or error from error
+            raise error
 
     def stored(self, lasts: dict[int, int]) -> None:
         """Note a success: the last sequence number of each partition."""
@@ -161,7 +164,7 @@ async def execute(db: Executor, plan: PushPlan) -> None:
         if not encoded.pids:
             return
         try:
-            rows = await db.fetch(statement, *encoded)
+            rows = await undeadlocked(partial(db.fetch, statement, *encoded))
         except Exception as error:
             await plan.recover(db, error)
         else:

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from .. import sql
 from ..domain.options import parse
 from ..wire.names import check_name
-from .pool import Executor, translated
+from .pool import Executor, translated, undeadlocked
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ async def configure(
         check_name("task", task, empty=True)
     columns = json.dumps(parse(options))
     async with translated():
-        row = await db.fetchrow(sql.query("configure"), queue, namespace, task, columns)
+        row = await undeadlocked(partial(db.fetchrow, sql.query("configure"), queue, namespace, task, columns))
     return _queue(row)
 
 
@@ -78,7 +79,7 @@ async def list_queues(db: Executor) -> list[Queue]:
 async def delete(db: Executor, queue: str) -> bool:
     """Remove a queue with its messages, groups, subscriptions, dead letters and traces; False when there is none."""
     async with translated():
-        return bool(await db.fetchval(sql.query("delete_queue"), queue))
+        return bool(await undeadlocked(partial(db.fetchval, sql.query("delete_queue"), queue)))
 
 
 def _queue(row: Any) -> Queue:

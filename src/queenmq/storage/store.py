@@ -35,8 +35,13 @@ class Store:
         self.directory = Directory()
 
     @classmethod
-    async def open(cls, dsn: str, *, size: int = 10, statement_timeout_ms: int = 0) -> Store:
-        return cls(await create_pool(dsn, size=size, statement_timeout_ms=statement_timeout_ms))
+    async def open(
+        cls, dsn: str, *, size: int = 10, statement_timeout_ms: int = 0, connect_timeout: float = 10
+    ) -> Store:
+        pool = await create_pool(
+            dsn, size=size, statement_timeout_ms=statement_timeout_ms, connect_timeout=connect_timeout
+        )
+        return cls(pool)
 
     async def close(self) -> None:
         await self.pool.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import asyncpg
@@ -19,7 +20,7 @@ from ..domain.segments import PushItem
 from .ack import AckItem, AckResult, Run, report, resolve
 from .directory import Directory
 from .errors import AckRefused, LeaseNotHeld, PartitionGone, QueueFull, StaleConfig, StorageError, translate
-from .pool import Executor
+from .pool import Executor, undeadlocked
 from .push import PushPlan, Verdict
 
 _ATTEMPTS: Final = 50
@@ -52,26 +53,27 @@ class Transaction:
             if not is_uuid(lease):
                 raise LeaseNotHeld(f"required lease {lease} is not held", detail=lease)
         results, runs = await self._resolve(db)
-        replay, self._replay = self._replay, True
+        arguments = (
+            self._required,
+            self._replay,
+            [run.partition_id for run in runs],
+            [run.group_id for run in runs],
+            [run.lease_id for run in runs],
+            [run.verdicts() for run in runs],
+        )
+        self._replay = True
         for _ in range(_ATTEMPTS):
             encoded = await self._plan.prepare(db)
             try:
-                row = await db.fetchrow(
-                    sql.query("transaction"),
-                    self._required,
-                    replay,
-                    [run.partition_id for run in runs],
-                    [run.group_id for run in runs],
-                    [run.lease_id for run in runs],
-                    [run.verdicts() for run in runs],
-                    *encoded,
-                )
+                row = await undeadlocked(partial(db.fetchrow, sql.query("transaction"), *arguments, *encoded))
             except asyncpg.UniqueViolationError as error:
                 await self._plan.recover(db, error)
             except Exception as error:
                 known = translate(error)
+                if known is None:
+                    raise
                 if not isinstance(known, PartitionGone | StaleConfig):
-                    raise known or error from error
+                    raise known from error
                 await self._plan.recover(db, error)
             else:
                 return self._committed(row, results, runs)

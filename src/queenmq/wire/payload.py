@@ -1,8 +1,8 @@
 """What a payload may be: JSON text that PostgreSQL's jsonb can hold and that our joined columns can carry.
 
-`msgspec.Raw` checks the structure but lets through what jsonb refuses: invalid UTF-8, the escape for NUL, numbers beyond
-numeric. An ordinary payload passes by a few scans at C speed; only one that looks suspicious is taken apart. The exact
-checks are linear and never recurse, so hostile input costs time in proportion to its size and nothing more.
+`msgspec.Raw` checks the structure but lets through what jsonb refuses: invalid UTF-8, the escape for NUL, numbers
+beyond numeric. An ordinary payload passes by a few scans at C speed; only one that looks suspicious is taken apart. The
+exact checks are linear and never recurse, so hostile input costs time in proportion to its size and nothing more.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _check_escapes(field: str, raw: bytes) -> None:
 
 
 def _without_strings(raw: bytes) -> bytes:
-    """What stands outside strings, of valid JSON: backslashes stand inside strings only, and escape each other first."""
+    """What stands outside the strings of valid JSON. Backslashes stand inside only, and escape each other first."""
     return b"".join(raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
 
 

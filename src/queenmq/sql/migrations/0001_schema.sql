@@ -170,7 +170,7 @@ create table queen.dead_letter_queue (
     retry_count    integer not null default 0,
     created_at     timestamptz not null,
     failed_at      timestamptz not null default clock_timestamp(),
-    unique (partition_id, consumer_group, seq)
+    unique (partition_id, seq, consumer_group)
 );
 alter table queen.dead_letter_queue alter data set storage external;
 create index dead_letter_queue_failed on queen.dead_letter_queue (queue_id, failed_at desc);
@@ -220,7 +220,9 @@ create table queen.operation_queue (
     last_error_at         timestamptz,
     result                bytea
 ) with (autovacuum_vacuum_scale_factor = 0.02, vacuum_truncate = off);
+comment on column queen.operation_queue.not_before is 'when it may be tried; infinity = behind another operation of its lane';
 create index operation_queue_pending on queen.operation_queue (priority, id) where status = 'pending';
+create index operation_queue_ready on queen.operation_queue (priority, id) where status = 'pending' and not_before < 'infinity';
 create index operation_queue_lane on queen.operation_queue (queue_name, coalesce(partition_name, ''), id)
     where status in ('pending', 'processing');
 create index operation_queue_processing on queen.operation_queue (processing_started_at) where status = 'processing';

@@ -9,7 +9,7 @@ language plpgsql as $$
 declare
     q record;
 begin
-    select u.queue_id, u.name, u.dead_letter_queue, p.uid, p.name as partition_name, g.name as consumer_group into q
+    select u.name, u.dead_letter_queue, p.name as partition_name, g.name as consumer_group into q
         from queen.partitions p join queen.queues u using (queue_id), queen.consumer_groups_metadata g
         where p.partition_id = pid and g.group_id = gid;
     if q.dead_letter_queue is false then
@@ -19,13 +19,7 @@ begin
         from queen.message_at(pid, at_seq) m;
         return;
     end if;
-    insert into queen.dead_letter_queue (queue_id, partition_id, partition_uid, partition_name, consumer_group, seq, message_id,
-        transaction_id, trace_id, producer_sub, data, encrypted, error_message, retry_count, created_at)
-    select q.queue_id, pid, q.uid, q.partition_name, q.consumer_group, at_seq, m.id,
-           m.transaction_id, m.trace_id, m.producer_sub, convert_to(m.payload, 'UTF8'), m.encrypted, reason, failures, m.created_at
-    from queen.message_at(pid, at_seq) m
-    on conflict (partition_id, consumer_group, seq) do update set
-        error_message = excluded.error_message, retry_count = excluded.retry_count, failed_at = excluded.failed_at;
+    perform queen.keep_dead_letter(pid, q.consumer_group, at_seq, reason, failures);
 end $$;
 
 -- The retries of messages above a cursor; NULL when there are none.
@@ -72,7 +66,7 @@ language sql stable as $$
 $$;
 
 -- Why a cursor has nothing to deliver, and when to look again (NULL = after the next push). A partition is declared
--- drained only under its row lock; when a push holds that lock, this does not wait for it but looks again soon.
+-- drained only under its row lock; when a push holds that lock, this does not wait for it: the next pop looks again.
 create or replace function queen.nothing_to_deliver(c queen.partition_consumers, q queen.queues, out outcome text, out look_at timestamptz)
 language plpgsql as $$
 begin
@@ -86,7 +80,7 @@ begin
     perform 1 from queen.partition_lookup l where l.partition_id = c.partition_id for share skip locked;
     if not found then
         outcome := 'busy';
-        look_at := clock_timestamp() + interval '2 ms';
+        look_at := clock_timestamp();
     elsif exists (select from queen.segments s where s.partition_id = c.partition_id and s.last_seq > c.acked_seq) then
         outcome := 'busy';
         look_at := clock_timestamp();

@@ -19,6 +19,7 @@ declare
     wait integer := 0;
     fenced boolean;
     loose boolean;
+    blocked boolean;
     failures integer;
     at_seq bigint;
     v jsonb;
@@ -47,6 +48,8 @@ begin
         at_seq := (v ->> 0)::bigint;
         problem := null;
         dead := false;
+        blocked := held or (loose and exists (
+            select from jsonb_object_keys(c.retries) k where k::bigint > c.acked_seq and k::bigint < at_seq));
         if replay and fenced and lease = c.last_lease_id and v ->> 1 in ('failed', 'retry') then
             null;
         elsif at_seq > top then
@@ -55,8 +58,7 @@ begin
             dead := v ->> 1 in ('failed', 'dlq') and exists (
                 select from queen.dead_letter_queue x join queen.consumer_groups_metadata g on g.name = x.consumer_group
                 where g.group_id = gid and x.partition_id = pid and x.seq = at_seq);
-        elsif v ->> 1 in ('completed', 'dlq') and (held or (loose and exists (
-            select from jsonb_object_keys(c.retries) k where k::bigint > c.acked_seq and k::bigint < at_seq))) then
+        elsif blocked and v ->> 1 in ('completed', 'dlq') then
             problem := 'Not acknowledged: an earlier message of this partition is to be delivered again';
         elsif v ->> 1 = 'completed' then
             c.acked_seq := at_seq;
@@ -65,7 +67,7 @@ begin
             held := true;
         else
             failures := coalesce((c.retries ->> at_seq::text)::integer, 0) + 1;
-            if not held and (v ->> 1 = 'dlq' or (failures > q.retry_limit and q.dlq_after_max_retries is not false)) then
+            if not blocked and (v ->> 1 = 'dlq' or (failures > q.retry_limit and q.dlq_after_max_retries is not false)) then
                 perform queen.dead_letter(pid, gid, at_seq, coalesce(nullif(v ->> 2, ''),
                     case when v ->> 1 = 'dlq' then 'Moved to the dead letter queue by the consumer' else 'Retries exhausted' end), failures - 1);
                 c.acked_seq := at_seq;

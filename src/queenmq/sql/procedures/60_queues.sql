@@ -48,7 +48,9 @@ begin
             insert into queen.partition_lookup (partition_id, queue_id, bounded) select m.partition_id, q.queue_id, q.max_size > 0 from made m
         )
         insert into queen.partition_consumers (partition_id, group_id, queue_id, start_from)
-        select m.partition_id, g.group_id, q.queue_id, case when g.subscription_mode is null then 'infinity'::timestamptz end
+        select m.partition_id, g.group_id, q.queue_id,
+               case when g.subscription_mode is null then 'infinity'::timestamptz
+                    when g.subscription_timestamp > clock_timestamp() then g.subscription_timestamp end
         from made m, queen.consumer_groups_metadata g where g.queue_id = q.queue_id and g.registered;
     end loop;
     return query select * from queen.find_partitions_v1(queue_names, partition_names);

@@ -104,30 +104,81 @@ begin
 end $$;
 
 -- Forget the position of a group, on one queue or (queue_name NULL) on all. Its subscription is kept unless asked: the
--- group then starts over where it once subscribed.
+-- group then starts over where it once subscribed. Returns the number of cursors removed.
 create or replace function queen.delete_group_v1(group_name text, queue_name text, delete_metadata boolean) returns integer
 language plpgsql as $$
 declare
-    g record;
-    n integer;
-    total integer := 0;
+    qids integer[];
+    gids integer[];
+    total integer;
 begin
-    for g in
-        select m.group_id, u.queue_id from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
-        where m.name = group_name and (queue_name is null or u.name = queue_name) order by u.name for no key update of u
-    loop
-        update queen.queue_depth d set bound = null where d.queue_id = g.queue_id;
-        perform 1 from queen.partition_consumers c join queen.partition_lookup l using (partition_id)
-            where l.queue_id = g.queue_id and c.group_id = g.group_id order by c.partition_id for update of c;
-        delete from queen.partition_consumers c using queen.partition_lookup l
-            where l.queue_id = g.queue_id and c.partition_id = l.partition_id and c.group_id = g.group_id;
-        get diagnostics n = row_count;
-        total := total + n;
-        if delete_metadata then
-            delete from queen.consumer_groups_metadata m where m.group_id = g.group_id;
-        else
-            update queen.consumer_groups_metadata m set registered = false where m.group_id = g.group_id;
-        end if;
-    end loop;
+    select array_agg(k.queue_id), array_agg(k.group_id) into qids, gids from (
+        select u.queue_id, m.group_id from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
+        where m.name = group_name and (queue_name is null or u.name = queue_name) order by u.name for no key update of u) k;
+    perform 1 from queen.queue_depth d where d.queue_id = any (qids) order by d.queue_id for update;
+    update queen.queue_depth d set bound = null where d.queue_id = any (qids);
+    perform 1 from queen.partition_consumers c join queen.partition_lookup l using (partition_id)
+        where l.queue_id = any (qids) and c.group_id = any (gids) order by c.partition_id, c.group_id for update of c;
+    delete from queen.partition_consumers c using queen.partition_lookup l
+        where l.queue_id = any (qids) and c.partition_id = l.partition_id and c.group_id = any (gids);
+    get diagnostics total = row_count;
+    if delete_metadata then
+        delete from queen.consumer_groups_metadata m where m.group_id = any (gids);
+    else
+        update queen.consumer_groups_metadata m set registered = false where m.group_id = any (gids);
+    end if;
     return total;
 end $$;
+
+-- Change where a group starts, on every queue on which it subscribed as new or from a time. Cursors that have a position keep it;
+-- those that have not resolved theirs yet start after the new time. Returns the number of subscriptions changed.
+create or replace function queen.move_subscription_v1(group_name text, moment timestamptz) returns integer
+language plpgsql as $$
+declare
+    qids integer[];
+    gids integer[];
+begin
+    select array_agg(k.queue_id), array_agg(k.group_id) into qids, gids from (
+        select u.queue_id, m.group_id from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
+        where m.name = group_name and m.subscription_mode in ('new', 'timestamp') order by u.name for no key update of u) k;
+    update queen.consumer_groups_metadata m set subscription_timestamp = moment where m.group_id = any (gids);
+    with k as materialized (
+        select c.partition_id, c.group_id from queen.partition_consumers c join queen.partition_lookup l using (partition_id)
+        where l.queue_id = any (qids) and c.group_id = any (gids) and isfinite(c.start_from)
+        order by c.partition_id, c.group_id for update of c
+    )
+    update queen.partition_consumers c set start_from = moment, ready_at = clock_timestamp()
+        from k where c.partition_id = k.partition_id and c.group_id = k.group_id;
+    return coalesce(cardinality(gids), 0);
+end $$;
+
+-- Where a cursor stands, with what its subscription will skip counted as passed.
+create or replace function queen.position_of(pid bigint, acked bigint, start timestamptz) returns bigint
+language sql stable as $$
+    select case when start is null or start = 'infinity' then acked else greatest(acked, queen.seq_at(pid, start)) end
+$$;
+
+-- How far each cursor of a group (NULL = all) on a queue (NULL = all) is behind. Messages that were deleted one by one count
+-- until the cursor has passed their place.
+create or replace function queen.cursor_lag(group_name text, queue_name text)
+returns table (
+    consumer_group text, queue text, partition text, partition_uid uuid, group_id integer, queue_id integer, lag bigint,
+    oldest_unconsumed_at timestamptz, lag_seconds double precision, lease_id uuid, lease_expires_at timestamptz,
+    last_consumed_at timestamptz, consumed bigint
+)
+language sql stable as $$
+    select g.name, q.name, p.name, p.uid, g.group_id, q.queue_id,
+           case when o.created_at is null then 0 else l.last_seq - greatest(k.position, l.trimmed_seq) end, o.created_at,
+           coalesce(greatest(extract(epoch from clock_timestamp() - o.created_at), 0), 0)::double precision,
+           case when c.lease_expires_at > clock_timestamp() then c.lease_id end,
+           case when c.lease_expires_at > clock_timestamp() then c.lease_expires_at end, c.last_consumed_at, c.consumed
+    from queen.consumer_groups_metadata g join queen.queues q using (queue_id)
+    join queen.partition_lookup l on l.queue_id = q.queue_id
+    join queen.partitions p on p.partition_id = l.partition_id
+    join queen.partition_consumers c on c.partition_id = l.partition_id and c.group_id = g.group_id
+    cross join lateral (select queen.position_of(l.partition_id, c.acked_seq, c.start_from) as position) k
+    left join lateral (
+        select s.created_at from queen.segments s where s.partition_id = l.partition_id and s.last_seq > k.position
+        order by s.last_seq limit 1) o on l.last_seq > k.position
+    where g.registered and (group_name is null or g.name = group_name) and (queue_name is null or q.name = queue_name)
+$$;

@@ -16,9 +16,20 @@ lateral rows from (
 lateral (select queen.message_id(s.base, s.base_idx + m.o::integer - 1) as id) i;
 
 comment on view queen.messages is
-    'Every stored message. INSERT (queue, partition, payload, transaction_id, trace_id) pushes; a duplicate transaction_id is not stored again.';
+    'Every stored message. INSERT (queue, partition, payload, transaction_id, trace_id, producer_sub) pushes; a duplicate transaction_id is not stored again.';
 
--- One inserted row is one push: the same procedure, so the same order, dedup, limits and wake-ups.
+-- The rule for names that users choose, as queenmq.wire.names has it.
+create or replace function queen.check_text(field text, value text, shortest integer) returns void
+language plpgsql immutable as $$
+begin
+    if char_length(value) not between shortest and 255 or value ~ '[\u0001-\u001f\u007f-\u009f]' then
+        raise exception '% must be a text of % to 255 characters without control characters', field, shortest using errcode = 'check_violation';
+    end if;
+end $$;
+
+-- One inserted row is one push: the same procedure, so the same order, dedup, limits and wake-ups. Rows are locked as they come: a
+-- statement or transaction that inserts into several partitions may meet another in the opposite order, and one of the two
+-- then fails with deadlock_detected and is to be repeated.
 create or replace function queen.messages_insert() returns trigger
 language plpgsql as $$
 declare
@@ -27,16 +38,11 @@ declare
     key uuid;
     pushed record;
 begin
-    if coalesce(new.queue, '') = '' or new.queue ~ '[[:cntrl:]]' or char_length(new.queue) > 255 then
-        raise exception 'queue must be a text of 1 to 255 characters without control characters' using errcode = 'check_violation';
-    end if;
     new.partition := coalesce(new.partition, 'Default');
-    if new.partition = '' or new.partition ~ '[[:cntrl:]]' or char_length(new.partition) > 255 then
-        raise exception 'partition must be a text of 1 to 255 characters without control characters' using errcode = 'check_violation';
-    end if;
-    if char_length(new.transaction_id) > 255 or new.transaction_id ~ '[[:cntrl:]]' then
-        raise exception 'transaction_id must be a text of up to 255 characters without control characters' using errcode = 'check_violation';
-    end if;
+    new.transaction_id := nullif(new.transaction_id, '');
+    new.producer_sub := nullif(new.producer_sub, '');
+    perform queen.check_text('queue', coalesce(new.queue, ''), 1), queen.check_text('partition', new.partition, 1),
+            queen.check_text('transaction_id', new.transaction_id, 0), queen.check_text('producer_sub', new.producer_sub, 0);
     select * into place from queen.find_partitions_v1(array[new.queue], array[new.partition]);
     if not found then
         select * into place from queen.ensure_partitions_v1(array[new.queue], array[new.partition]);
@@ -44,7 +50,6 @@ begin
     if place.encryption_enabled then
         raise exception 'queue % is encrypted: push to it through the server, which holds the key', new.queue using errcode = 'QM009';
     end if;
-    new.transaction_id := nullif(new.transaction_id, '');
     key := coalesce(queen.dedup_key(new.transaction_id), b);
     perform 1 from queen.queue_depth d where d.queue_id = place.queue_id for update;
     -- the partition's row lock decides between two inserts of one transaction_id; the loser then sees the winner
@@ -61,7 +66,9 @@ begin
     new.id := b;
     new.transaction_id := coalesce(new.transaction_id, b::text);
     new.created_at := pushed.created_at;
+    new.encrypted := false;
     new.partition_id := place.uid;
+    select q.namespace, q.task into new.namespace, new.task from queen.queues q where q.queue_id = place.queue_id;
     return new;
 end $$;
 

@@ -5,9 +5,9 @@
 -- have consumed; NULL where that rule is off. Archive holds lower all three, each until it lags by more than its cap.
 -- A transactionId whose message is gone may be forgotten when the message was created up to forget_to.
 create or replace function queen.retention_rules(t timestamptz)
-returns table (queue_id integer, name text, expired_to timestamptz, ttl_to timestamptz, completed_to timestamptz, forget_to timestamptz)
+returns table (queue_id integer, expired_to timestamptz, ttl_to timestamptz, completed_to timestamptz, forget_to timestamptz)
 language sql stable as $$
-    select q.queue_id, q.name,
+    select q.queue_id,
            case when q.retention_enabled and q.retention_seconds > 0
                 then least(t - make_interval(secs => q.retention_seconds), h.upto) end,
            case when q.ttl > 0 then least(t - make_interval(secs => q.ttl), h.upto) end,
@@ -24,86 +24,43 @@ $$;
 -- The last message that every group has consumed; NULL when there is no group. A cursor whose start is not resolved has
 -- consumed nothing.
 create or replace function queen.consumed_by_all(pid bigint) returns bigint
-language sql stable as $$
-    select case when bool_or(c.start_from is not null) then 0 else min(c.acked_seq) end
-    from queen.partition_consumers c where c.partition_id = pid
-$$;
-
--- The partitions after one in which retention has something to do: a first segment that may go, or transactionIds that may be
--- forgotten. Looks at max_partitions and stops at max_found. upto: the last one looked at, NULL when there are no more.
-create or replace function queen.trim_candidates(after bigint, max_partitions integer, max_found integer, t timestamptz, out pids bigint[], out upto bigint)
-language plpgsql as $$
-declare
-    c record;
-    f record;
-    looked integer := 0;
+language plpgsql stable as $$
 begin
-    pids := '{}';
-    for c in
-        select l.partition_id, l.last_seq > l.trimmed_seq and coalesce(r.expired_to, r.ttl_to, r.completed_to) is not null as ruled,
-               l.trimmed_seq > l.dedup_floor and l.forget_at <= r.forget_to as forgets, r.expired_to, r.ttl_to, r.completed_to
-        from (select x.* from queen.partition_lookup x where x.partition_id > after order by x.partition_id limit max_partitions) l
-        join queen.retention_rules(t) r using (queue_id) order by l.partition_id
-    loop
-        looked := looked + 1;
-        upto := c.partition_id;
-        if c.ruled and not c.forgets then
-            select s.created_at, s.last_seq into f from queen.segments s where s.partition_id = c.partition_id order by s.last_seq limit 1;
-            continue when not found or (f.created_at <= greatest(c.expired_to, c.ttl_to)
-                or (f.created_at <= c.completed_to and f.last_seq <= queen.consumed_by_all(c.partition_id))) is not true;
-        end if;
-        if c.ruled or c.forgets then
-            pids := pids || c.partition_id;
-            exit when cardinality(pids) >= max_found;
-        end if;
-    end loop;
-    if looked < max_partitions and cardinality(pids) < max_found then
-        upto := null;
-    end if;
+    return (select case when bool_or(c.start_from is not null) then 0 else min(c.acked_seq) end
+            from queen.partition_consumers c where c.partition_id = pid);
 end $$;
 
--- Lock partitions for a change of their past. The first is waited for, a second at most, while no other partition is locked;
--- the others are taken only when they are free. So a step never deadlocks, never keeps a push waiting behind somebody
--- else's lock, and a partition that is always busy has its turn when the next step starts with it (busy: that one).
--- A queue that is being deleted, or gets an archive hold this moment, is left out.
-create or replace function queen.lock_for_trim(pids bigint[], out locked bigint[], out busy bigint)
+-- Wait for the lock of a partition, a second at most; was it won?
+create or replace function queen.lock_patiently(pid bigint) returns boolean
 language plpgsql set lock_timeout = '1s' as $$
-declare
-    qids integer[];
 begin
-    select array_agg(k.queue_id) into qids from (
-        select q.queue_id from queen.queues q
-        where q.queue_id in (select l.queue_id from queen.partition_lookup l where l.partition_id = any (pids))
-        for key share skip locked) k;
-    select array_agg(l.partition_id order by l.partition_id) into pids
-        from queen.partition_lookup l where l.partition_id = any (pids) and l.queue_id = any (qids);
-    begin
-        perform 1 from queen.partition_lookup l where l.partition_id = pids[1] for no key update;
-    exception when lock_not_available then
-        pids := pids[2:];
-    end;
-    select array_agg(k.partition_id order by k.partition_id) into locked from (
-        select l.partition_id from queen.partition_lookup l where l.partition_id = any (pids) for no key update skip locked) k;
-    select min(l.partition_id) into busy from queen.partition_lookup l
-        where l.partition_id = any (pids) and l.partition_id <> all (coalesce(locked, '{}'));
+    perform 1 from queen.partition_lookup l where l.partition_id = pid for no key update;
+    return found;
+exception when lock_not_available then
+    return false;
 end $$;
 
--- One step: delete up to max_messages (one segment more at most) behind partition `after`. removed: [{queue, kind, partition (when
--- it is only one), messages, segments}]; overruns: archive holds that were passed because they lag by more than their
--- cap; next_after: where the next step goes on, NULL at the end of the pass.
+-- One step: delete up to max_messages (by whole segments, so the last may exceed it) behind partition `after`, looking at
+-- max_partitions. removed: [{queue, kind, partition (when it is only one), messages, segments}]; overruns: archive holds that
+-- were passed because they lag by more than their cap; next_after: where the next step goes on, NULL at the end of the pass.
+-- A partition is waited for only while no other is locked, so a step never deadlocks and never keeps a push waiting behind
+-- somebody else's lock. One that others hold is left out; the next step starts with it.
 create or replace function queen.trim_v1(
     after bigint, max_messages integer, max_partitions integer, out removed jsonb, out overruns jsonb, out next_after bigint
 )
 language plpgsql as $$
 declare
     t timestamptz := clock_timestamp();
-    found_pids bigint[];
-    locked bigint[];
-    busy bigint;
     budget integer := max_messages;
+    looked integer := 0;
     p record;
+    r record;
     s record;
+    held_queue integer;
+    consumed bigint;
     kind text;
+    busy bigint;
+    locked bigint[] := '{}';
     -- one entry per partition and kind
     pids bigint[] := '{}';
     kinds text[] := '{}';
@@ -113,24 +70,47 @@ declare
     segments integer[] := '{}';
     i integer := 0;
 begin
-    select c.pids, c.upto into found_pids, next_after from queen.trim_candidates(after, max_partitions, max_messages, t) c;
-    select k.locked, k.busy into locked, busy from queen.lock_for_trim(found_pids) k;
-    next_after := least(next_after, busy - 1);
-    -- decided anew: what is read from here on was committed before the locks were won, and cannot change under them
-    <<partitions>>
-    for p in select l.partition_id, r.*, queen.consumed_by_all(l.partition_id) as consumed
-        from queen.partition_lookup l join queen.retention_rules(t) r using (queue_id)
-        where l.partition_id = any (locked) order by l.partition_id
+    for p in
+        select l.partition_id, l.queue_id, l.trimmed_seq > l.dedup_floor and l.forget_at <= x.forget_to as forgets,
+               l.last_seq > l.trimmed_seq and coalesce(x.expired_to, x.ttl_to, x.completed_to) is not null as ruled,
+               greatest(x.expired_to, x.ttl_to) as any_to, x.completed_to
+        from (select k.* from queen.partition_lookup k where k.partition_id > after order by k.partition_id limit max_partitions) l
+        join queen.retention_rules(t) x using (queue_id) order by l.partition_id
     loop
-        for s in select g.last_seq, g.n, g.created_at from queen.segments g where g.partition_id = p.partition_id order by g.last_seq loop
-            kind := case when s.created_at <= p.completed_to and s.last_seq <= p.consumed then 'completed'
-                         when s.created_at <= p.expired_to then 'expired'
-                         when s.created_at <= p.ttl_to then 'ttl' end;
-            exit when kind is null;
-            if budget <= 0 then
-                next_after := least(p.partition_id, busy) - 1;
-                exit partitions;
+        looked := looked + 1;
+        next_after := p.partition_id;
+        if not p.forgets then
+            continue when not p.ruled;
+            select g.created_at, g.last_seq into s from queen.segments g where g.partition_id = p.partition_id order by g.last_seq limit 1;
+            continue when not found or not (coalesce(s.created_at <= p.any_to, false) or (coalesce(s.created_at <= p.completed_to, false)
+                and coalesce(s.last_seq <= queen.consumed_by_all(p.partition_id), false)));
+        end if;
+        if held_queue is distinct from p.queue_id then
+            -- a queue that is being deleted, or gets an archive hold this moment, is left out
+            perform 1 from queen.queues q where q.queue_id = p.queue_id for key share skip locked;
+            continue when not found;
+            held_queue := p.queue_id;
+            select x.* into r from queen.retention_rules(t) x where x.queue_id = held_queue;
+        end if;
+        if cardinality(locked) = 0 then
+            continue when not queen.lock_patiently(p.partition_id);
+        else
+            perform 1 from queen.partition_lookup l where l.partition_id = p.partition_id for no key update skip locked;
+            if not found then
+                busy := coalesce(busy, p.partition_id);
+                continue;
             end if;
+        end if;
+        locked := locked || p.partition_id;
+        -- decided anew: what is read from here on was committed before the lock was won, and cannot change under it
+        consumed := case when r.completed_to is not null then queen.consumed_by_all(p.partition_id) end;
+        for s in select g.last_seq, g.n, g.created_at from queen.segments g
+            where g.partition_id = p.partition_id order by g.last_seq limit max_messages + 1
+        loop
+            kind := case when s.created_at <= r.completed_to and s.last_seq <= consumed then 'completed'
+                         when s.created_at <= r.expired_to then 'expired'
+                         when s.created_at <= r.ttl_to then 'ttl' end;
+            exit when kind is null or budget <= 0;
             if i = 0 or pids[i] <> p.partition_id or kinds[i] <> kind then
                 i := i + 1;
                 pids[i] := p.partition_id;
@@ -144,7 +124,15 @@ begin
             segments[i] := segments[i] + 1;
             budget := budget - s.n;
         end loop;
+        if budget <= 0 then
+            next_after := p.partition_id - 1;
+            exit;
+        end if;
     end loop;
+    if looked < max_partitions and budget > 0 then
+        next_after := null;
+    end if;
+    next_after := least(next_after, busy - 1);
     delete from queen.segments g using (select x.pid, max(x.upto) as upto from unnest(pids, uptos) x (pid, upto) group by x.pid) d
         where g.partition_id = d.pid and g.last_seq <= d.upto;
     perform queen.note_trimmed(locked, pids, uptos, times, t);
@@ -184,14 +172,20 @@ end $$;
 
 -- Count transactionIds that may be forgotten, so that the sweep knows when a pass pays.
 create or replace function queen.note_forgettable(n bigint) returns void
-language sql as $$
-    insert into queen.system_state as s (key, value) select 'dedup_forgettable', to_jsonb(n) where n > 0
-    on conflict (key) do update set value = to_jsonb(s.value::bigint + n), updated_at = clock_timestamp()
-$$;
+language plpgsql as $$
+begin
+    if n > 0 then
+        insert into queen.system_state as s (key, value) values ('dedup_forgettable', to_jsonb(n))
+        on conflict (key) do update set value = to_jsonb(s.value::bigint + n), updated_at = clock_timestamp();
+    end if;
+end $$;
 
 -- Mark the archive holds that lost something they had not released.
 create or replace function queen.note_overruns(pids bigint[], times timestamptz[], t timestamptz) returns jsonb
-language sql as $$
+language plpgsql as $$
+declare
+    answer jsonb;
+begin
     with newest as (
         select l.queue_id, max(x.at) as at from unnest(pids, times) x (pid, at)
         join queen.partition_lookup l on l.partition_id = x.pid group by l.queue_id
@@ -200,12 +194,17 @@ language sql as $$
         where a.queue_id = n.queue_id and q.queue_id = n.queue_id and a.held_from < n.at
         returning q.name, a.holder, a.held_from, n.at
     )
-    select coalesce(jsonb_agg(jsonb_build_object('queue', name, 'holder', holder, 'held_from', held_from, 'removed_to', at)), '[]') from passed
-$$;
+    select coalesce(jsonb_agg(jsonb_build_object('queue', name, 'holder', holder, 'held_from', held_from, 'removed_to', at)), '[]')
+        into answer from passed;
+    return answer;
+end $$;
 
 -- The audit of one step: a row per queue and kind.
 create or replace function queen.note_removed(pids bigint[], kinds text[], messages integer[], segments integer[]) returns jsonb
-language sql as $$
+language plpgsql as $$
+declare
+    answer jsonb;
+begin
     with counted as (
         select q.name as queue, x.kind, case when count(distinct p.partition_id) = 1 then min(p.name) end as partition,
                sum(x.messages) as messages, sum(x.segments) as segments, count(distinct p.partition_id) as partitions
@@ -213,11 +212,13 @@ language sql as $$
         join queen.partitions p on p.partition_id = x.pid join queen.queues q using (queue_id) group by q.name, x.kind
     ), audit as (
         insert into queen.retention_history (kind, queue_name, partition_name, messages, detail)
-        select kind, queue, partition, messages, format('%s segments of %s partitions', segments, partitions) from counted
+        select c.kind, c.queue, c.partition, c.messages, format('%s segments of %s partitions', c.segments, c.partitions) from counted c
     )
-    select coalesce(jsonb_agg(jsonb_build_object('queue', queue, 'kind', kind, 'partition', partition,
-                                                 'messages', messages, 'segments', segments)), '[]') from counted
-$$;
+    select coalesce(jsonb_agg(jsonb_build_object('queue', c.queue, 'kind', c.kind, 'partition', c.partition,
+                                                 'messages', c.messages, 'segments', c.segments)), '[]')
+        into answer from counted c;
+    return answer;
+end $$;
 
 -- Hold a queue for an archive: from the answer on, retention keeps what was created after held_from. The row lock waits for a
 -- step in flight that does not know of the hold. Repeated, it only moves on. NULL when there is no such queue.
@@ -296,7 +297,10 @@ begin
 end $$;
 
 create or replace function queen.note_idle(gone bigint[]) returns jsonb
-language sql as $$
+language plpgsql as $$
+declare
+    answer jsonb;
+begin
     with counted as (
         select q.name as queue, count(*) as partitions, case when count(*) = 1 then min(p.name) end as partition
         from queen.partitions p join queen.queues q using (queue_id) where p.partition_id = any (gone) group by q.name
@@ -304,8 +308,10 @@ language sql as $$
         insert into queen.retention_history (kind, queue_name, partition_name, messages, detail)
         select 'partitions', queue, partition, 0, format('%s idle partitions', partitions) from counted
     )
-    select coalesce(jsonb_agg(jsonb_build_object('queue', queue, 'partition', partition, 'partitions', partitions)), '[]') from counted
-$$;
+    select coalesce(jsonb_agg(jsonb_build_object('queue', queue, 'partition', partition, 'partitions', partitions)), '[]')
+        into answer from counted;
+    return answer;
+end $$;
 
 -- One step: delete segments of partitions that no longer exist, which only the deletion of a queue leaves behind. It sets
 -- system_state 'orphans' to true; here that turns into the position of the pass, and at its end into false.
@@ -384,9 +390,9 @@ begin
     low := format('(%s,0)', block)::tid;
     high := format('(%s,0)', block + max_blocks)::tid;
     delete from queen.dedup d using (
-        select x.partition_id, case when p.partition_id is null then 9223372036854775807 else l.dedup_floor end as floor
+        select x.partition_id, case when l.partition_id is not null then l.dedup_floor
+                when not exists (select from queen.partitions p where p.partition_id = x.partition_id) then 9223372036854775807 end as floor
         from (select distinct y.partition_id from queen.dedup y where y.ctid >= low and y.ctid < high) x
-        left join queen.partitions p on p.partition_id = x.partition_id
         left join queen.partition_lookup l on l.partition_id = x.partition_id
     ) f where d.ctid >= low and d.ctid < high and d.partition_id = f.partition_id and d.seq <= f.floor;
     get diagnostics removed = row_count;

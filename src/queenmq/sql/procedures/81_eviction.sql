@@ -24,7 +24,7 @@ begin
     upto := queen.seq_at(pid, t - make_interval(secs => q.max_wait_time_seconds));
     <<segments>>
     for s in select g.last_seq, g.n from queen.segments g
-        where g.partition_id = pid and g.last_seq > c.acked_seq and g.last_seq <= upto order by g.last_seq
+        where g.partition_id = pid and g.last_seq > c.acked_seq and g.last_seq <= upto order by g.last_seq limit budget
     loop
         for at_seq in select generate_series(greatest(c.acked_seq, s.last_seq - s.n) + 1, s.last_seq) loop
             exit segments when evicted >= budget;
@@ -117,7 +117,10 @@ end $$;
 
 -- The audit of one step: a row per queue and group.
 create or replace function queen.note_evicted(pids bigint[], gids integer[], counts integer[]) returns jsonb
-language sql as $$
+language plpgsql as $$
+declare
+    answer jsonb;
+begin
     with counted as (
         select q.name as queue, g.name as consumer_group, sum(x.n) as messages,
                case when count(distinct p.partition_id) = 1 then min(p.name) end as partition
@@ -129,5 +132,6 @@ language sql as $$
         select 'evicted', queue, partition, consumer_group, messages, 'maxWaitTimeSeconds exceeded' from counted
     )
     select coalesce(jsonb_agg(jsonb_build_object('queue', queue, 'group', consumer_group, 'partition', partition, 'messages', messages)), '[]')
-    from counted
-$$;
+        into answer from counted;
+    return answer;
+end $$;

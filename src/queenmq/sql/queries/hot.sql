@@ -39,7 +39,8 @@ select a.ord::integer, p.partition_id, q.name as queue_name, p.name as partition
 from unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[]) with ordinality a (uid, group_name, transaction_id, seq, ord)
 join queen.partitions p on p.uid = a.uid
 join queen.queues q on q.queue_id = p.queue_id
-left join queen.consumer_groups_metadata g on g.queue_id = p.queue_id and g.name = a.group_name and g.registered;
+left join queen.consumer_groups_metadata g on g.queue_id = p.queue_id and g.name = a.group_name and g.registered
+order by a.ord;
 
 -- name: ack
 select * from queen.ack_v1($1, $2, $3, $4, $5);

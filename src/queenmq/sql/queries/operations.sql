@@ -12,15 +12,20 @@ where exists (
 -- name: claim_operations
 select * from queen.claim_operations_v1($1, $2) order by priority, id;
 
--- name: complete_operation
-update queen.operation_queue set status = 'completed', processed_at = clock_timestamp(), result = $4, error_message = null
-where id = $1 and status = 'processing' and claimed_by_worker = $2 and processing_started_at = $3 returning id;
-
--- name: fail_operation
-select queen.fail_operation_v1($1, $2, $3, $4, $5);
+-- name: finish_operation
+select queen.finish_operation_v1($1, $2, $3, $4, $5, $6);
 
 -- name: reclaim_operations
 select * from queen.reclaim_operations_v1($1);
+
+-- name: promote_operations
+-- A lane whose first operation was deleted by hand has nobody to hand it on: make the one that is first now claimable.
+update queen.operation_queue o set not_before = '-infinity'
+from (
+    select distinct on (queue_name, coalesce(partition_name, '')) id from queen.operation_queue
+    where status in ('pending', 'processing') order by queue_name, coalesce(partition_name, ''), id
+) first
+where o.id = first.id and o.status = 'pending' and o.not_before = 'infinity';
 
 -- name: get_operation
 select * from queen.operation_queue where id = $1;
@@ -35,6 +40,6 @@ from queen.operation_queue group by operation_type, status order by operation_ty
 -- Failed ones are kept longer: they may be the only copy of what a client was told is accepted.
 delete from queen.operation_queue where id in (
     select id from queen.operation_queue
-    where (status = 'completed' and processed_at < clock_timestamp() - make_interval(secs => $1))
-        or (status = 'failed' and processed_at < clock_timestamp() - make_interval(secs => $2))
+    where status in ('completed', 'failed')
+        and processed_at < clock_timestamp() - make_interval(secs => case when status = 'failed' then $2::float8 else $1::float8 end)
     order by processed_at limit $3);

@@ -1,0 +1,192 @@
+"""Pushes that commit late: order is given under the partition's lock, so nothing is passed over (18, 21.1).
+
+In the original a message carries the time its transaction began. A consumer that has moved past that time never sees a
+message that was committed later. Here the second push to a partition waits for the first; pops see neither in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import asyncpg
+import pytest
+
+from queenmq.domain.segments import PushItem
+from queenmq.storage.pool import Executor, connect
+from queenmq.storage.push import push as store_push
+from queenmq.storage.store import Store
+from tests.storage.shorthand import QUEUE, ack, by_partition, claim, cursor, numbers, push
+from tests.storage.waiting import is_waiting
+
+
+@pytest.fixture
+async def slow(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """A session that takes its time to commit."""
+    connection = await connect(dsn)
+    yield connection
+    await connection.close()
+
+
+async def through_push(db: Executor, store: Store, number: int, partition: str) -> None:
+    await store_push(db, store.directory, [PushItem(QUEUE, str(number).encode(), partition)])
+
+
+async def through_the_view(db: Executor, store: Store, number: int, partition: str) -> None:
+    await db.execute(
+        "insert into queen.messages (queue, partition, payload) values ($1, $2, $3)", QUEUE, partition, str(number)
+    )
+
+
+Way = Callable[[Executor, Store, int, str], Coroutine[Any, Any, None]]
+WAYS = [through_push, through_the_view]
+either_way = pytest.mark.parametrize("way", WAYS)
+other_way = pytest.mark.parametrize("later", WAYS)
+
+
+@either_way
+@other_way
+async def test_a_push_to_the_same_partition_waits_and_both_are_delivered_in_order(
+    store: Store, slow: asyncpg.Connection, way: Way, later: Way
+) -> None:
+    await push(store, 1)
+    assert numbers(await store.pop(QUEUE, batch=9, auto_ack=True)) == [1]
+    async with slow.transaction():
+        await way(slow, store, 2, "p")
+        second = asyncio.create_task(later(store.pool, store, 3, "p"))
+        assert await is_waiting(store, second)
+        assert numbers(await store.pop(QUEUE, batch=9)) == []
+        assert numbers(await store.pop(QUEUE, batch=9, partition="p")) == []
+    await second
+    assert numbers(await store.pop(QUEUE, batch=9)) == [2, 3]
+    assert await store.pool.fetch("select * from queen.partition_lookup_check()") == []
+
+
+@either_way
+async def test_created_at_follows_the_order_of_delivery_not_the_begin_of_the_transaction(
+    store: Store, slow: asyncpg.Connection, way: Way
+) -> None:
+    await push(store, 1)
+    async with slow.transaction():
+        began = await slow.fetchval("select now()")
+        await push(store, 2)
+        await way(slow, store, 3, "p")
+    rows = await store.pool.fetch("select payload::int as n, created_at from queen.messages order by seq")
+    assert [row["n"] for row in rows] == [1, 2, 3]
+    assert began < rows[1]["created_at"] < rows[2]["created_at"]
+
+
+@either_way
+async def test_a_consumer_that_moved_on_does_not_miss_the_late_commit(
+    store: Store, slow: asyncpg.Connection, way: Way
+) -> None:
+    """The late transaction begins first, pushes last; a consumer acks everything in between."""
+    await push(store, 1)
+    async with slow.transaction():
+        await slow.fetchval("select now()")
+        await push(store, 2)
+        won = await claim(store)
+        assert await ack(store, won, 2)
+        assert numbers(await store.pop(QUEUE)) == []
+        await way(slow, store, 3, "p")
+    assert numbers(await store.pop(QUEUE)) == [3]
+
+
+@either_way
+async def test_an_ack_that_empties_the_partition_waits_for_a_push_in_flight(
+    store: Store, slow: asyncpg.Connection, way: Way
+) -> None:
+    """Only then does it know that the partition is not drained."""
+    await push(store, 1)
+    won = await claim(store)
+    async with slow.transaction():
+        await way(slow, store, 2, "p")
+        settled = asyncio.create_task(ack(store, won, 1))
+        assert await is_waiting(store, settled)
+    assert await settled
+    assert numbers(await store.pop(QUEUE)) == [2]
+
+
+@either_way
+async def test_a_pop_that_finds_nothing_does_not_wait_and_does_not_put_the_partition_to_sleep(
+    store: Store, slow: asyncpg.Connection, way: Way
+) -> None:
+    await push(store, 1)
+    await store.pop(QUEUE, auto_ack=True)
+    async with slow.transaction():
+        await way(slow, store, 2, "p")
+        for partition in (None, "p"):
+            result = await store.pop(QUEUE, partition=partition)
+            assert result.claims == []
+            assert result.ready_at is not None
+        assert (await cursor(store))["ready_at"] is not None
+    assert numbers(await store.pop(QUEUE)) == [2]
+
+
+@either_way
+async def test_a_push_that_is_rolled_back_leaves_no_gap_and_wakes_nobody(
+    store: Store, slow: asyncpg.Connection, way: Way
+) -> None:
+    await push(store, 1)
+    await store.pop(QUEUE, auto_ack=True)
+    attempt = slow.transaction()
+    await attempt.start()
+    await way(slow, store, 7, "p")
+    await attempt.rollback()
+    assert numbers(await store.pop(QUEUE)) == []
+    await push(store, 2)
+    assert [m.seq for m in (await store.pop(QUEUE)).messages()] == [2]
+
+
+@either_way
+async def test_other_partitions_do_not_wait(store: Store, slow: asyncpg.Connection, way: Way) -> None:
+    await push(store, 1, partition="a")
+    await push(store, 1, partition="b")
+    await store.pop(QUEUE, partitions=9, batch=9, auto_ack=True)
+    async with slow.transaction():
+        await way(slow, store, 2, "a")
+        await push(store, 2, partition="b")
+        await push(store, 1, partition="new")
+        assert by_partition(await store.pop(QUEUE, partitions=9, batch=9)) == {"b": [2], "new": [1]}
+    assert by_partition(await store.pop(QUEUE, partitions=9, batch=9)) == {"a": [2]}
+
+
+async def test_one_transaction_id_in_two_open_transactions_is_stored_once(
+    store: Store, slow: asyncpg.Connection
+) -> None:
+    await push(store, 1)
+    async with slow.transaction():
+        await store_push(slow, store.directory, [PushItem(QUEUE, b"2", "p", "same")])
+        second = asyncio.create_task(store.push([PushItem(QUEUE, b"3", "p", "same"), PushItem(QUEUE, b"4", "p")]))
+        assert await is_waiting(store, second)
+    assert [verdict.status for verdict in await second] == ["duplicate", "queued"]
+    assert numbers(await store.pop(QUEUE, batch=9)) == [1, 2, 4]
+
+
+@either_way
+async def test_a_group_that_registers_during_a_push_gets_its_message(
+    store: Store, slow: asyncpg.Connection, way: Way
+) -> None:
+    """The cursor and the message are made by two transactions that do not see each other."""
+    await push(store, 1)
+    async with slow.transaction():
+        await way(slow, store, 2, "p")
+        first = asyncio.create_task(store.pop(QUEUE, "g", batch=1, auto_ack=True))
+        assert await is_waiting(store, first)
+    assert numbers(await first) == [1]
+    assert numbers(await store.pop(QUEUE, "g", batch=9)) == [2]
+
+
+@either_way
+async def test_a_group_that_registers_while_a_partition_is_made_gets_its_messages(
+    store: Store, slow: asyncpg.Connection, way: Way
+) -> None:
+    await push(store, 1)
+    async with slow.transaction():
+        await slow.fetch("select * from queen.ensure_partitions_v1($1, $2)", [QUEUE], ["late"])
+        first = asyncio.create_task(store.pop(QUEUE, "g", batch=9, partitions=9, auto_ack=True))
+        assert await is_waiting(store, first)
+        await way(slow, store, 1, "late")
+    seen = by_partition(await first) | by_partition(await store.pop(QUEUE, "g", batch=9, partitions=9))
+    assert seen == {"p": [1], "late": [1]}

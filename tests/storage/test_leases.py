@@ -1,0 +1,85 @@
+"""Renew and release: section 8 of the wire contract."""
+
+from __future__ import annotations
+
+from queenmq.domain.ids import new_lease_id
+from queenmq.storage.store import Store
+from tests.storage.shorthand import DAY, QUEUE, ack, by_partition, claim, cursor, held, numbers, push
+from tests.storage.time_travel import expire_leases, pass_time
+
+
+class TestRenew:
+    async def test_a_renewed_lease_lasts_that_much_longer(self, store: Store) -> None:
+        await store.configure(QUEUE, leaseTime=60)
+        await push(store, 1)
+        won = await claim(store)
+        renewal = await store.renew(held(won), DAY)
+        assert (renewal.renewed, renewal.error) == (1, None)
+        assert renewal.expires_at == (await cursor(store))["lease_expires_at"]
+        await pass_time(store.pool, DAY - 100)
+        assert numbers(await store.pop(QUEUE)) == []
+        await pass_time(store.pool, 101)
+        assert numbers(await store.pop(QUEUE)) == [1]
+
+    async def test_it_is_never_shortened(self, store: Store) -> None:
+        await push(store, 1)
+        won = await claim(store)
+        assert (await store.renew(held(won), 1)).expires_at == won.lease_expires_at
+
+    async def test_every_partition_of_the_lease_is_renewed_and_the_earliest_end_told(self, store: Store) -> None:
+        for partition in "ab":
+            await push(store, 1, partition=partition)
+        won = (await store.pop(QUEUE, batch=2, partitions=2)).claims
+        await store.pool.execute(
+            "update queen.partition_consumers set lease_expires_at = lease_expires_at + interval '10 days'"
+            " where partition_id = $1",
+            won[0].partition_id,
+        )
+        renewal = await store.renew(held(won[0]), DAY)
+        assert renewal.renewed == 2
+        assert renewal.expires_at == (await cursor(store, won[1].partition))["lease_expires_at"]
+
+    async def test_an_expired_or_unknown_lease_is_not_renewed(self, store: Store) -> None:
+        await push(store, 1)
+        won = await claim(store)
+        await expire_leases(store.pool)
+        assert (await store.renew(held(won))).error == "Lease expired"
+        assert (await store.renew(new_lease_id())).error == "Lease not found"
+        assert (await store.renew("nonsense")).error == "Lease not found"
+        fresh = await claim(store)
+        assert (await store.renew(held(won))).renewed == 0
+        assert await ack(store, fresh, 1)
+        assert (await store.renew(held(fresh))).error == "Lease not found"
+
+
+class TestRelease:
+    async def test_released_messages_are_available_at_once_and_nothing_is_counted(self, store: Store) -> None:
+        await store.configure(QUEUE, retryLimit=0, retryDelay=DAY * 1000)
+        await push(store, 1, 2)
+        for _ in range(3):
+            won = await claim(store, batch=2)
+            assert won.attempt == 1
+            assert await store.release(held(won)) == 1
+        assert numbers(await store.pop(QUEUE, batch=2)) == [1, 2]
+
+    async def test_what_was_acked_stays_acked(self, store: Store) -> None:
+        await push(store, 1, 2)
+        won = await claim(store, batch=2)
+        assert await ack(store, won, 1)
+        await store.release(held(won))
+        assert await ack(store, won, 1)
+        assert not await ack(store, won, 2)
+        assert numbers(await store.pop(QUEUE, batch=2)) == [2]
+
+    async def test_all_partitions_of_the_lease_are_freed(self, store: Store) -> None:
+        for partition in "ab":
+            await push(store, 1, partition=partition)
+        lease = held((await store.pop(QUEUE, batch=2, partitions=2)).claims[0])
+        assert await store.release(lease) == 2
+        assert len(by_partition(await store.pop(QUEUE, batch=2, partitions=2))) == 2
+
+    async def test_an_unknown_lease_frees_nothing(self, store: Store) -> None:
+        await push(store, 1)
+        await claim(store)
+        assert await store.release(new_lease_id()) == 0
+        assert numbers(await store.pop(QUEUE)) == []
