@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
-from queenmq.storage.retention import trim
 
 from queenmq import sql
 from queenmq.domain.ids import new_lease_id
 from queenmq.storage.directory import Directory
+from queenmq.storage.retention import sweep_dedup, trim
 
 from .measure import BackendClock, Case, run
 from .workload import MESSAGES, QUEUE, group_id, items, push_arguments, row_arguments
 
 GROUP = "workers"
+_KEEP_NOTHING = '{"retention_enabled": true, "retention_seconds": 1, "dedup_window_seconds": 1}'
+RETENTION_BATCH = 10_000  # the default of RETENTION_BATCH_SIZE
 _SCRIPTS = Path(__file__).with_name("sql")
 
 
@@ -56,21 +58,22 @@ class StorageCost:
         apart = Case("pop + ack, 10 requests x 100 messages, a call per request", self._pop_and_ack_apart, self._stock)
         retention = Case("retention delete, per message", self._retain, self._expire)
         cases = [text, jsonb, *pushes, together, apart, retention]
-        await run(cases, BackendClock(self._db), rounds, progress)
+        clock = BackendClock(self._db)
+        await run(cases, clock, rounds, progress)
+        forgetting = await self._forget(clock)
         targets = [1.2, 0.9, 0.3, 0.5, None, 0.1]
         rows = [Row("R: one row per message, payload jsonb", jsonb.cost, 1, "R", None)]
         rows += [
             Row(case.name, case.cost, case.cost / jsonb.cost, "R", target)
             for case, target in zip(cases[2:], targets, strict=True)
         ]
+        rows.append(Row("forgetting a transactionId after retention", forgetting, forgetting / jsonb.cost, "R", None))
         rows.append(Row("R with the payload as text", text.cost, text.cost / jsonb.cost, "R", None))
         return rows
 
     async def _prepare_queue(self) -> None:
         await self._db.fetch(sql.query("configure"), QUEUE, None, None, "{}")
-        await self._db.fetch(
-            sql.query("configure"), "expired", None, None, '{"retention_enabled": true, "retention_seconds": 1}'
-        )
+        await self._db.fetch(sql.query("configure"), "expired", None, None, _KEEP_NOTHING)
         await push_arguments(self._db, self._directory, items(100))
         await push_arguments(self._db, self._directory, items(10, prefix="stock"))
         self._group_id = await group_id(self._db, QUEUE, GROUP, "new")
@@ -136,12 +139,21 @@ class StorageCost:
         return 1000
 
     async def _expire(self) -> None:
-        """A thousand messages in ten partitions of a queue whose retention has passed."""
-        messages = items(10)
-        for item in messages:
-            item.queue = "expired"
-        await self._db.fetch(sql.query("push"), *await push_arguments(self._db, self._directory, messages))
+        """One retention step's worth of messages, in ten partitions of a queue whose retention has passed."""
+        for _ in range(RETENTION_BATCH // MESSAGES):
+            messages = items(10)
+            for item in messages:
+                item.queue = "expired"
+            await self._db.fetch(sql.query("push"), *await push_arguments(self._db, self._directory, messages))
         await self._db.execute((_SCRIPTS / "expire.sql").read_text())
 
+    async def _forget(self, clock: BackendClock) -> float:
+        """Microseconds per transactionId that the sweep removes, over one pass."""
+        start, removed, more = clock.now(), 0, True
+        while more:
+            step = await sweep_dedup(self._db)
+            removed, more = removed + step.removed, step.more
+        return (clock.now() - start) / removed
+
     async def _retain(self) -> int:
-        return (await trim(self._db, batch=MESSAGES)).messages
+        return (await trim(self._db, batch=RETENTION_BATCH)).messages

@@ -138,10 +138,10 @@ class Settings:
     retention_batch_size: int = row(
         "RETENTION_BATCH_SIZE",
         integer(1, 1_000_000),
-        1_000,
+        10_000,
         section="Retention",
         unit="messages",
-        doc="Most messages one retention step deletes in a transaction.",
+        doc="Most messages one retention step deletes in a transaction. Whole segments go: this is some hundred rows.",
     )
     partition_cleanup_days: int = row(
         "PARTITION_CLEANUP_DAYS",
