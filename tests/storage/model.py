@@ -148,11 +148,11 @@ class Model:
         self.queues = {queue.name: queue for queue in queues}
         self.dead: dict[tuple[Partition, str, int], Death] = {}
         self.discarded: Counter[tuple[str, str, str]] = Counter()
-        self._now = 0
+        self.now = 0
 
     def tick(self) -> int:
-        self._now += 1
-        return self._now
+        self.now += 1
+        return self.now
 
     def moment(self, at: datetime | None = None) -> Moment:
         return Moment(at, [p for queue in self.queues.values() for p in queue.partitions.values()])
@@ -378,6 +378,6 @@ class Model:
         if ended:
             cursor.end_lease()
         if held:
-            cursor.ready, cursor.waiting = self.tick(), wait
+            cursor.ready, cursor.waiting = self.now, wait
         elif cursor.lease is None and (ended or cursor.acked > begin):
-            cursor.ready, cursor.waiting = self.tick() if cursor.partition.last > cursor.acked else None, False
+            cursor.ready, cursor.waiting = self.now if cursor.partition.last > cursor.acked else None, False

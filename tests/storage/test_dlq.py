@@ -264,6 +264,17 @@ class TestRetry:
         assert len(got) == len(set(got)) == 30 - deleted
         assert await seqs(store) == []
 
+    async def test_one_that_is_deleted_meanwhile_is_not_pushed(self, store: Store) -> None:
+        await push(store, 1)
+        await give_up(store)
+        letter = (await dlq.list_dead_letters(store.pool)).dead_letters[0]
+        async with store.pool.acquire() as other, other.transaction():
+            await other.execute("delete from queen.dead_letter_queue")
+            retrying = asyncio.create_task(dlq.retry(store.pool, [letter.id]))
+            assert await is_waiting(store, retrying)
+        assert await retrying == []
+        assert await store.pool.fetchval("select count(*) from queen.messages") == 1
+
     async def test_a_queue_deleted_meanwhile_is_not_made_again(self, store: Store) -> None:
         await push(store, 1)
         await give_up(store)

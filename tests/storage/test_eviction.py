@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 
 from queenmq.storage.ack import AckItem
@@ -230,7 +231,9 @@ class TestBesideOthers:
     @pytest.mark.parametrize(
         "holding", ["select from queen.queues for update", "select from queen.partition_consumers for update"]
     )
-    async def test_what_others_hold_is_not_waited_for(self, store: Store, other: asyncpg.Connection, holding: str) -> None:
+    async def test_what_others_hold_is_not_waited_for(
+        self, store: Store, other: asyncpg.Connection, holding: str
+    ) -> None:
         await waiting(store, 1)
         async with other.transaction():
             await other.execute(holding)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncpg
+
 from queenmq.domain.segments import PushItem
 from queenmq.storage import retention
 from queenmq.storage.ack import AckItem
@@ -150,7 +152,9 @@ class TestDeletedQueues:
             pass
         assert await store.pool.fetchval("select count(*) from queen.segments") == 1
 
-    async def test_a_deletion_that_commits_during_a_step_is_swept_by_the_next(self, store: Store, other: asyncpg.Connection) -> None:
+    async def test_a_deletion_that_commits_during_a_step_is_swept_by_the_next(
+        self, store: Store, other: asyncpg.Connection
+    ) -> None:
         for queue in ("a", "b"):
             await push(store, 1, queue=queue)
         await store.delete_queue("b")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta
 
+import asyncpg
+
 from queenmq.storage import holds, retention
 from queenmq.storage.retention import Overrun, TrimStep
 from queenmq.storage.store import Store
-from tests.storage.blocking import blocked
 from tests.storage.shorthand import QUEUE, push
 from tests.storage.time_travel import age_messages, age_retention
+from tests.storage.waiting import is_waiting
 
 HOUR = 3600
 
@@ -157,7 +159,7 @@ async def test_a_hold_waits_for_a_step_that_does_not_know_of_it(store: Store, ot
     await transaction.start()
     assert (await retention.trim(other, batch=1)).messages == 1
     acquiring = asyncio.create_task(holds.acquire(store.pool, QUEUE, "archive"))
-    await blocked(store.pool, other, "acquire_hold")
+    assert await is_waiting(store, acquiring)
     await transaction.commit()
     assert await acquiring is not None
     assert (await trim(store)).removed == ()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncpg
 import pytest
 
 from queenmq.domain.segments import PushItem
 from queenmq.storage import retention
 from queenmq.storage.store import Store
-from tests.storage.blocking import blocked
 from tests.storage.retaining import COMPLETED, EXPIRED, age_segments, consistent, history, stored, trim
 from tests.storage.shorthand import DAY, QUEUE, ack, claim, numbers, push
 from tests.storage.time_travel import age_messages, age_retention, expire_leases, pass_time
+from tests.storage.waiting import is_waiting
 
 
 class TestIdlePartitions:
@@ -163,7 +164,9 @@ class TestIdlePartitions:
             "select from queen.partition_consumers for update",
         ],
     )
-    async def test_what_others_hold_is_not_waited_for(self, store: Store, other: asyncpg.Connection, holding: str) -> None:
+    async def test_what_others_hold_is_not_waited_for(
+        self, store: Store, other: asyncpg.Connection, holding: str
+    ) -> None:
         await self.drained(store, "p")
         async with other.transaction():
             await other.execute(holding)
@@ -175,11 +178,28 @@ class TestIdlePartitions:
         async with other.transaction():
             await retention.remove_idle_partitions(other, idle_seconds=7 * DAY, batch=9)
             pushing = asyncio.create_task(push(store, 1))
-            await blocked(store.pool, other, "push_v1")
+            assert await is_waiting(store, pushing)
         await pushing
         assert await stored(store) == [1]
         assert numbers(await store.pop(QUEUE)) == [1]
         await consistent(store)
+
+    async def test_a_push_between_the_look_and_the_lock_is_seen(self, store: Store, other: asyncpg.Connection) -> None:
+        await self.drained(store, "p")
+        await store.pool.execute("alter function queen.is_idle(bigint, timestamptz) rename to looks_idle")
+        await store.pool.execute(
+            "create function queen.is_idle(pid bigint, since timestamptz) returns boolean language plpgsql as $$"
+            " declare idle boolean := queen.looks_idle(pid, since); begin if idle then"
+            " perform pg_advisory_lock_shared(1); perform pg_advisory_unlock_shared(1); end if; return idle; end $$"
+        )
+        await other.execute("select pg_advisory_lock(1)")
+        removing = asyncio.create_task(self.remove(store))
+        assert await is_waiting(store, removing)
+        await push(store, 2)
+        await push(store, 2, partition="Default")
+        await other.execute("select pg_advisory_unlock(1)")
+        assert await removing == []
+        assert numbers(await store.pop(QUEUE, partition="p")) == [2]
 
     async def test_pushes_and_removals_at_random_lose_nothing(self, store: Store) -> None:
         """Every partition is idle as soon as its messages are consumed and trimmed."""

@@ -14,10 +14,12 @@ import asyncpg
 import pytest
 
 from queenmq.domain.segments import PushItem
+from queenmq.storage.ack import ack as settle
 from queenmq.storage.pool import Executor, connect
+from queenmq.storage.pop import QUEUE_MODE, PopRequest, pop
 from queenmq.storage.push import push as store_push
 from queenmq.storage.store import Store
-from tests.storage.shorthand import QUEUE, ack, by_partition, claim, cursor, numbers, push
+from tests.storage.shorthand import QUEUE, ack, ack_of, by_partition, claim, cursor, numbers, push
 from tests.storage.waiting import is_waiting
 
 
@@ -105,6 +107,38 @@ async def test_an_ack_that_empties_the_partition_waits_for_a_push_in_flight(
         settled = asyncio.create_task(ack(store, won, 1))
         assert await is_waiting(store, settled)
     assert await settled
+    assert numbers(await store.pop(QUEUE)) == [2]
+
+
+@either_way
+@pytest.mark.parametrize("status", ["completed", "dlq"])
+async def test_a_push_that_waits_for_the_ack_that_empties_the_partition_wakes_it(
+    store: Store, slow: asyncpg.Connection, way: Way, status: str
+) -> None:
+    """The push began when the partition was leased; by the time it is stored, nobody would look there any more."""
+    await push(store, 1)
+    won = await claim(store)
+    async with slow.transaction():
+        await settle(slow, [ack_of(won, 1, status)])
+        second = asyncio.create_task(way(store.pool, store, 2, "p"))
+        assert await is_waiting(store, second)
+    await second
+    assert numbers(await store.pop(QUEUE)) == [2]
+
+
+@either_way
+async def test_a_push_that_waits_for_the_pop_that_finds_nothing_wakes_the_partition(
+    store: Store, slow: asyncpg.Connection, way: Way
+) -> None:
+    await push(store, 1)
+    await store.pop(QUEUE, auto_ack=True)
+    place = store.directory.group(QUEUE, QUEUE_MODE)
+    assert place is not None
+    async with slow.transaction():
+        assert not (await pop(slow, [PopRequest([place.group_id])]))[0].claims
+        second = asyncio.create_task(way(store.pool, store, 2, "p"))
+        assert await is_waiting(store, second)
+    await second
     assert numbers(await store.pop(QUEUE)) == [2]
 
 

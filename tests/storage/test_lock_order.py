@@ -57,6 +57,18 @@ async def test_an_ack_of_several_partitions_and_a_push_to_them(
     assert all(result.success for result in await acks)
 
 
+async def test_two_pushes_to_the_same_partitions(store: Store, other: asyncpg.Connection) -> None:
+    """Whatever the order of the items, the lower partition comes first."""
+    low, high = await two_claims(store)
+    async with other.transaction():
+        await push_to(other, store, low.partition)
+        both = [PushItem(QUEUE, b"3", high.partition), PushItem(QUEUE, b"3", low.partition)]
+        second = asyncio.create_task(store.push(both))
+        assert await is_waiting(store, second)
+        await push_to(other, store, high.partition)
+    assert [verdict.seq for verdict in await second] == [3, 3]
+
+
 async def test_a_transaction_and_an_ack_of_several_partitions(store: Store, other: asyncpg.Connection) -> None:
     low, high = await two_claims(store)
     async with other.transaction():

@@ -18,6 +18,7 @@ from queenmq.storage.store import Store
 
 from .shorthand import QUEUE, ack, claim, cursor, numbers, push
 from .time_travel import expire_leases, pass_time
+from .waiting import is_waiting
 
 TRACE = "0196c2f5-1111-7000-8000-000000000000"
 
@@ -199,6 +200,27 @@ class TestDelete:
         assert await store.pool.fetchval("select count(*) from queen.segments") == 0
         assert (await store.pop(QUEUE, batch=10)).messages() == []
 
+    async def test_many_at_once_from_one_segment(self, store: Store) -> None:
+        partition = await push_named(store, *range(1, 61))
+        gone = random.Random(2).sample(range(1, 61), 45)
+        answers = await asyncio.gather(
+            *[messages.delete(store.pool, partition, f"t{name}") for name in [*gone, *gone[:9]]]
+        )
+        assert sum(answer.message for answer in answers) == 45
+        assert await stored(store) == [name for name in range(1, 61) if name not in gone]
+        assert await consistent(store)
+
+    @pytest.mark.parametrize("lock", ["partition_lookup", "partition_consumers"])
+    async def test_it_waits_for_the_push_and_the_pop_that_are_at_the_partition(self, store: Store, lock: str) -> None:
+        partition = await push_named(store, 1)
+        await store.pop(QUEUE)
+        async with store.pool.acquire() as other, other.transaction():
+            await other.execute(f"select from queen.{lock} for no key update")
+            deleting = asyncio.create_task(messages.delete(store.pool, partition, "t1"))
+            assert await is_waiting(store, deleting)
+            assert await stored(store) == [1]
+        assert (await deleting).message
+
     async def test_while_consumers_and_producers_are_at_work(self, store: Store) -> None:
         """Whatever is not deleted is delivered exactly once, in order, and no lease gets stuck."""
         partition = await push_named(store, *range(1, 101))
@@ -329,6 +351,7 @@ class TestClear:
         assert await stored(store) == [1]
         assert numbers(await store.pop(QUEUE, "g", batch=10, partitions=5)) == []
         assert await store.pool.fetchval("select count(*) from queen.dedup") == 1
+        assert await store.pool.fetch("select from queen.partition_lookup where trimmed_seq <> dedup_floor") == []
         assert await consistent(store)
         await push_named(store, 1, 2)
         assert numbers(await store.pop(QUEUE, "g", batch=10)) == [1, 2]
@@ -349,6 +372,18 @@ class TestClear:
         answer = (await store.ack([AckItem(str(partition), "t1", lease_id=won.lease_id)]))[0]
         assert (answer.success, answer.error) == (False, "Message not found")
         assert not await ack(store, won, 2)
+        await push(store, 3)
+        assert numbers(await store.pop(QUEUE)) == [3]
+
+    async def test_a_push_on_its_way_is_cleared_too(self, store: Store) -> None:
+        await push(store, 1)
+        await store.pop(QUEUE, auto_ack=True)
+        async with store.pool.acquire() as other, other.transaction():
+            await other.execute("insert into queen.messages (queue, partition, payload) values ($1, 'p', '2')", QUEUE)
+            clearing = asyncio.create_task(messages.clear(store.pool, QUEUE))
+            assert await is_waiting(store, clearing)
+        assert await clearing == 2
+        assert await stored(store) == []
         await push(store, 3)
         assert numbers(await store.pop(QUEUE)) == [3]
 

@@ -6,12 +6,14 @@ import asyncio
 import random
 from collections import defaultdict
 
+import asyncpg
+
 from queenmq.domain.ids import is_uuid, new_id
 from queenmq.storage import operations
 from queenmq.storage.operations import Enqueued, NewOperation, Operation
 from queenmq.storage.store import Store
-from tests.storage.blocking import blocked
 from tests.storage.time_travel import age_operations
+from tests.storage.waiting import is_waiting
 
 
 def new(payload: int = 0, partition: str | None = "p", queue: str = "orders", **more: int | str) -> NewOperation:
@@ -70,13 +72,15 @@ class TestEnqueue:
         assert is_uuid(answer.id)
         assert await drain(store) == [1, 2]
 
-    async def test_two_that_meet_enter_their_lane_one_after_the_other(self, store: Store, other: asyncpg.Connection) -> None:
+    async def test_two_that_meet_enter_their_lane_one_after_the_other(
+        self, store: Store, other: asyncpg.Connection
+    ) -> None:
         """The first has the lower id but commits last: the second must wait, or it could be done before it."""
         first, second = new(1), new(2)
         async with other.transaction():
             await operations.enqueue(other, [first])
             meeting = asyncio.create_task(enqueue(store, second))
-            await blocked(store.pool, other, "enqueue_operations")
+            assert await is_waiting(store, meeting)
             assert await claim(store) == []
         await meeting
         assert await drain(store) == [1, 2]
@@ -193,7 +197,7 @@ class TestFinish:
         async with other.transaction():
             assert await operations.complete(other, operation)
             entering = asyncio.create_task(enqueue(store, new(2)))
-            await blocked(store.pool, other, "enqueue_operations")
+            assert await is_waiting(store, entering)
         await entering
         assert payloads(await claim(store)) == [2]
 

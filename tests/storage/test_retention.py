@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 
 from queenmq.domain.segments import PushItem
@@ -16,7 +17,6 @@ from queenmq.storage.ack import AckItem
 from queenmq.storage.pop import Claim
 from queenmq.storage.retention import Removed
 from queenmq.storage.store import Store
-from tests.storage.blocking import blocked
 from tests.storage.retaining import (
     COMPLETED,
     EXPIRED,
@@ -31,6 +31,7 @@ from tests.storage.retaining import (
 )
 from tests.storage.shorthand import DAY, QUEUE, ack, claim, cursor, numbers, push
 from tests.storage.time_travel import age_messages
+from tests.storage.waiting import is_waiting
 
 
 class TestExpired:
@@ -142,6 +143,15 @@ class TestCompleted:
         await consume(store, 1)
         assert await trimmed(store) == []
 
+    async def test_young_ones_behind_old_ones_stay(self, store: Store) -> None:
+        await store.configure(QUEUE, **COMPLETED)
+        await push(store, 1)
+        await age_messages(store.pool, 61)
+        await push(store, 2)
+        await consume(store, 2)
+        await trim(store)
+        assert await stored(store) == [2]
+
     async def test_a_queue_without_groups_has_nothing_completed(self, store: Store) -> None:
         await store.configure(QUEUE, **COMPLETED)
         await push(store, 1)
@@ -168,7 +178,9 @@ class TestCompleted:
         await store.pool.execute("select queen.delete_group_v1('b', $1, false)", QUEUE)
         assert [removed.messages for removed in await trimmed(store)] == [1]
 
-    async def test_a_group_that_registers_while_a_step_runs_loses_nothing(self, store: Store, other: asyncpg.Connection) -> None:
+    async def test_a_group_that_registers_while_a_step_runs_loses_nothing(
+        self, store: Store, other: asyncpg.Connection
+    ) -> None:
         """The step has chosen the partition while the registration holds its row: it must look again afterwards."""
         await store.configure(QUEUE, **COMPLETED)
         await push(store, 1)
@@ -177,7 +189,7 @@ class TestCompleted:
         async with other.transaction():
             await other.execute("select * from queen.register_group_v1($1, 'late', 'all', null)", QUEUE)
             step = asyncio.create_task(retention.trim(store.pool, batch=10))
-            await blocked(store.pool, other, "trim_v1")
+            assert await is_waiting(store, step)
         assert (await step).removed == ()
         assert numbers(await store.pop(QUEUE, "late")) == [1]
 
@@ -232,7 +244,9 @@ class TestSteps:
 
 
 class TestBesideOthers:
-    async def test_a_busy_partition_is_left_out_and_the_next_step_waits_for_it(self, store: Store, other: asyncpg.Connection) -> None:
+    async def test_a_busy_partition_is_left_out_and_the_next_step_waits_for_it(
+        self, store: Store, other: asyncpg.Connection
+    ) -> None:
         await store.configure(QUEUE, **EXPIRED)
         for number in range(3):
             await push(store, 1, partition=f"p{number}")
@@ -244,13 +258,15 @@ class TestBesideOthers:
         assert first.messages == 2
         assert first.next_after is not None
         second = asyncio.create_task(retention.trim(store.pool, batch=10, after=first.next_after))
-        await blocked(store.pool, other, "trim_v1")
+        assert await is_waiting(store, second)
         await transaction.commit()
         assert (await second).messages == 1
         assert await stored(store, "p1") == [2]
         await consistent(store)
 
-    async def test_a_partition_that_stays_busy_does_not_stop_the_pass(self, store: Store, other: asyncpg.Connection) -> None:
+    async def test_a_partition_that_stays_busy_does_not_stop_the_pass(
+        self, store: Store, other: asyncpg.Connection
+    ) -> None:
         await store.configure(QUEUE, **EXPIRED)
         for number in range(3):
             await push(store, 1, partition=f"p{number}")

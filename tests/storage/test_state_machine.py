@@ -145,6 +145,7 @@ class StorageMachine(Machine):
     def ack(self, items: list[Answer]) -> None:
         chosen = [self.ack_item(item) for item in items]
         results = self.run(self.store.ack([item for _, _, item in chosen]))
+        self.model.tick()  # what one call settles becomes ready together
         runs = self.runs(chosen)
         groups = {handle: self.registered(handle) for handle in runs}
         expected: dict[int, tuple[Verdict, bool]] = {}
@@ -204,6 +205,7 @@ class StorageMachine(Machine):
         chosen = [c for c in map(self.ack_item, items) if c[0].lease or c[0].is_gone() or self.registered(c[0])]
         needed = [self.recent(back).lease or new_lease_id() if back >= 0 else new_lease_id() for back in required]
         planned = self.plan(new)
+        self.model.tick()
         changes = self.trial(self.runs(chosen), needed)
         acks, items_ = [item for _, _, item in chosen], [item for _, item in planned]
         commit = self.store.commit(self.store.transaction(acks, items_, needed))
@@ -371,7 +373,7 @@ def test_every_history_is_as_in_the_model(embedded_server: Server) -> None:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             StorageMachine,
             settings=settings(
-                max_examples=int(100 * SCALE),
+                max_examples=int(250 * SCALE),
                 stateful_step_count=40,
                 deadline=None,
                 database=None,

@@ -71,6 +71,7 @@ class Writer:
                 way = self.choice.choice(ways)
                 self.traffic.happened[way.__name__] += 1
                 await way(connection)
+                await asyncio.sleep(self.choice.choice([0, 0, 0.1]))  # so that readers now and then empty a partition
         finally:
             await connection.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import pytest
 
@@ -14,6 +15,7 @@ from queenmq.storage.store import Store
 from .draining import created, drain, push_apart
 from .shorthand import QUEUE, by_partition, numbers, push
 from .time_travel import pass_time
+from .waiting import is_waiting
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -128,6 +130,31 @@ class TestSubscription:
 
 
 class TestRegistrationUnderTraffic:
+    @pytest.mark.parametrize("partition", [None, "Default"])
+    @pytest.mark.parametrize("mode", ["all", "new"])
+    async def test_the_first_push_to_a_partition_is_on_its_way(
+        self, store: Store, mode: Literal["all", "new"], partition: str | None
+    ) -> None:
+        """Its wake-up has run before there was a cursor. The registration waits for it, and nothing is stuck."""
+        await store.configure(QUEUE)
+        async with store.pool.acquire() as pusher, pusher.transaction():
+            await pusher.execute("insert into queen.messages (queue, payload) values ($1, '1')", QUEUE)
+            popping = asyncio.create_task(
+                store.pop(QUEUE, "g", partition=partition, auto_ack=True, subscription_mode=mode)
+            )
+            assert await is_waiting(store, popping)
+        assert numbers(await popping) == ([1] if mode == "all" else [])
+        await push(store, 2, partition="Default")
+        assert await drain(store, "g", partition=partition, subscription_mode=mode) == [2]
+
+    async def test_a_partition_is_made_meanwhile(self, store: Store) -> None:
+        await push(store, 1)
+        async with store.pool.acquire() as pusher, pusher.transaction():
+            await pusher.execute("insert into queen.messages (queue, partition, payload) values ($1, 'q', '2')", QUEUE)
+            popping = asyncio.create_task(store.pop(QUEUE, "g", batch=9, partitions=9, auto_ack=True))
+            assert await is_waiting(store, popping)
+        assert sorted(numbers(await popping) + await drain(store, "g")) == [1, 2]
+
     @pytest.mark.parametrize("seed", range(8))
     @pytest.mark.parametrize("mode", ["all", "timestamp"])
     async def test_no_cursor_is_missing_and_nothing_is_stuck(self, dsn: str, seed: int, mode: str) -> None:

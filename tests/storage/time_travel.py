@@ -68,7 +68,7 @@ async def pass_retry_delays(db: Executor, queue: str | None = None, group: str |
 
 
 async def age_retention(db: Executor, seconds: float, queue: str | None = None) -> None:
-    """What retention did, archives released and partitions were made this much longer ago; messages stay as they are."""
+    """Retention, archive releases and the making of partitions were this much longer ago; messages stay as they are."""
     for statement in (
         "update queen.partition_lookup set trimmed_at = trimmed_at - make_interval(secs => $1),"
         f" forget_at = forget_at - make_interval(secs => $1) where queue_id in {_QUEUE}",

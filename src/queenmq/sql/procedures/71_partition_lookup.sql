@@ -2,9 +2,8 @@
 
 -- What a row must agree with: the newest and the first stored segment of its partition, and the highest number that is known
 -- to have been given out: to a message, past which a cursor stands, or of a dead letter.
-create or replace function queen.partition_facts(
-    pid bigint, out last_seq bigint, out id uuid, out created_at timestamptz, out below_first bigint, out given_out bigint
-)
+create or replace function queen.partition_facts(pid bigint)
+returns table (last_seq bigint, id uuid, created_at timestamptz, below_first bigint, given_out bigint)
 language sql stable as $$
     select n.last_seq, n.id, n.created_at, f.below,
            greatest(n.last_seq, (select max(c.acked_seq) from queen.partition_consumers c where c.partition_id = pid),

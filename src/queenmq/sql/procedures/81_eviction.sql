@@ -12,10 +12,10 @@ declare
     evicted integer := 0;
 begin
     select k.* into c from queen.partition_consumers k where k.partition_id = pid and k.group_id = gid for update skip locked;
-    if not found or c.start_from = 'infinity' or c.lease_expires_at > clock_timestamp() then
+    if not found or c.lease_expires_at > clock_timestamp() then
         return 0;
     end if;
-    if c.start_from is not null then
+    if c.start_from is not null then    -- where the start is still open, this is the end: nothing is evicted
         c.acked_seq := queen.start_seq(pid, c.start_from);
     end if;
     if q.ttl > 0 then
@@ -55,63 +55,48 @@ create or replace function queen.evict_v1(
 language plpgsql as $$
 declare
     t timestamptz := clock_timestamp();
-    p record;
     c record;
     q queen.queues;
-    overdue timestamptz;
-    owned boolean;
     n integer;
     budget integer := max_messages;
-    looked integer := 0;
     pids bigint[] := '{}';
     gids integer[] := '{}';
     counts integer[] := '{}';
 begin
     ownerless := '{}';
-    for p in select l.partition_id, l.queue_id, l.last_seq > l.trimmed_seq as stored from queen.partition_lookup l
-        where l.partition_id > after order by l.partition_id limit max_partitions
+    select case when count(*) = max_partitions then max(k.partition_id) end into next_after from (
+        select l.partition_id from queen.partition_lookup l where l.partition_id > after order by l.partition_id limit max_partitions) k;
+    for c in
+        select l.partition_id, l.queue_id, k.group_id
+        from (select x.* from queen.partition_lookup x where x.partition_id > after order by x.partition_id limit max_partitions) l
+        join queen.queues u on u.queue_id = l.queue_id and u.max_wait_time_seconds > 0
+        left join queen.partition_consumers k on k.partition_id = l.partition_id,
+        lateral (select g.created_at from queen.segments g
+                 where g.partition_id = l.partition_id and g.last_seq > coalesce(k.acked_seq, 0) order by g.last_seq limit 1) s
+        where l.last_seq > l.trimmed_seq and s.created_at <= t - make_interval(secs => u.max_wait_time_seconds)
+        order by l.partition_id, k.group_id
     loop
-        looked := looked + 1;
-        next_after := p.partition_id;
-        if q.queue_id is distinct from p.queue_id then
+        if q.queue_id is distinct from c.queue_id then
             -- locked as the dead letters' reference to it would lock it, but before the cursors, and never waiting for it
-            select u.* into q from queen.queues u where u.queue_id = p.queue_id and u.max_wait_time_seconds > 0 for key share skip locked;
-            if not found then
-                q.queue_id := p.queue_id;
-                q.max_wait_time_seconds := 0;
-            end if;
-            overdue := t - make_interval(secs => q.max_wait_time_seconds);
-            owned := exists (select from queen.consumer_groups_metadata g where g.queue_id = q.queue_id and g.registered);
+            select u.* into q from queen.queues u where u.queue_id = c.queue_id and u.max_wait_time_seconds > 0 for key share skip locked;
+            continue when not found;
         end if;
-        continue when q.max_wait_time_seconds = 0 or not p.stored;
-        if not owned and q.name <> all (ownerless) and overdue >= (
-            select s.created_at from queen.segments s where s.partition_id = p.partition_id order by s.last_seq limit 1)
-        then
-            ownerless := ownerless || q.name;
+        if c.group_id is null then
+            ownerless := case when q.name = any (ownerless) then ownerless else ownerless || q.name end;
+            continue;
         end if;
-        for c in
-            select k.group_id from queen.partition_consumers k, lateral (
-                select g.created_at from queen.segments g where g.partition_id = p.partition_id and g.last_seq > k.acked_seq
-                order by g.last_seq limit 1) s
-            where k.partition_id = p.partition_id and s.created_at <= overdue order by k.group_id
-        loop
-            n := queen.evict_from(p.partition_id, c.group_id, q, budget, t);
-            if n > 0 then
-                pids := pids || p.partition_id;
-                gids := gids || c.group_id;
-                counts := counts || n;
-                budget := budget - n;
-            end if;
-            exit when budget <= 0;
-        end loop;
+        n := queen.evict_from(c.partition_id, c.group_id, q, budget, t);
+        if n > 0 then
+            pids := pids || c.partition_id;
+            gids := gids || c.group_id;
+            counts := counts || n;
+            budget := budget - n;
+        end if;
         if budget <= 0 then
-            next_after := p.partition_id - 1;
+            next_after := c.partition_id - 1;
             exit;
         end if;
     end loop;
-    if looked < max_partitions and budget > 0 then
-        next_after := null;
-    end if;
     evicted := queen.note_evicted(pids, gids, counts);
 end $$;
 

@@ -78,6 +78,8 @@ declare
     times timestamptz[] := '{}';
     pids bigint[] := '{}';
     seqs bigint[] := '{}';
+    more_times timestamptz[];
+    more_seqs bigint[];
 begin
     for p in
         select l.partition_id, l.last_seq, l.last_message_created_at as newest
@@ -88,13 +90,15 @@ begin
         order by l.last_message_created_at desc, l.partition_id
     loop
         exit when cardinality(times) >= most and p.newest < times[most];
-        select coalesce(array_agg(m.at order by m.at desc, m.pid, m.seq desc), '{}'),
-               coalesce(array_agg(m.pid order by m.at desc, m.pid, m.seq desc), '{}'),
-               coalesce(array_agg(m.seq order by m.at desc, m.pid, m.seq desc), '{}') into times, pids, seqs
+        select array_agg(n.created_at), array_agg(n.seq) into more_times, more_seqs
+            from queen.newest_messages(p.partition_id, p.last_seq, wanted, since, until, most) n;
+        continue when more_seqs is null;
+        select array_agg(m.at order by m.at desc, m.pid, m.seq desc), array_agg(m.pid order by m.at desc, m.pid, m.seq desc),
+               array_agg(m.seq order by m.at desc, m.pid, m.seq desc) into times, pids, seqs
         from (select * from (
                   select * from unnest(times, pids, seqs) k (at, pid, seq)
                   union all
-                  select n.created_at, p.partition_id, n.seq from queen.newest_messages(p.partition_id, p.last_seq, wanted, since, until, most) n
+                  select n.at, p.partition_id, n.seq from unnest(more_times, more_seqs) n (at, seq)
               ) a order by a.at desc, a.pid, a.seq desc limit most) m;
     end loop;
     return query select k.pid, k.seq from unnest(pids, seqs) with ordinality k (pid, seq, o) where k.o > skip order by k.o;
@@ -230,12 +234,13 @@ begin
         where q.name = queue_name and (partition_name is null or p.name = partition_name);
     perform 1 from queen.partition_lookup l where l.partition_id = any (pids) order by l.partition_id for no key update;
     perform 1 from queen.partition_consumers c where c.partition_id = any (pids) order by c.partition_id, c.group_id for update;
-    delete from queen.dedup d using (
-        select s.partition_id, k.h from queen.segments s, lateral (
-            select s.base as h union all
-            select queen.dedup_key(t.tx) from string_to_table(convert_from(s.tx, 'UTF8'), E'\x1e') t (tx) where t.tx <> '') k
-        where s.partition_id = any (pids)
-    ) x where d.h = x.h and d.partition_id = x.partition_id;
+    with k as materialized (
+        select s.partition_id, s.base as h from queen.segments s where s.partition_id = any (pids)
+        union all
+        select s.partition_id, queen.dedup_key(t.tx)
+        from queen.segments s, string_to_table(convert_from(s.tx, 'UTF8'), E'\x1e') t (tx) where s.partition_id = any (pids) and t.tx <> ''
+    )
+    delete from queen.dedup d using k where d.h = k.h and d.partition_id = k.partition_id;
     with gone as (delete from queen.segments s where s.partition_id = any (pids) returning s.n)
     select coalesce(sum(gone.n), 0) into cleared from gone;
     -- ids of messages that retention removed before are left to its sweep
