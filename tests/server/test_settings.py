@@ -29,7 +29,7 @@ def test_an_empty_environment_gives_the_documented_defaults() -> None:
     assert settings.db_pool_size == 50
     assert settings.db_statement_timeout == 30_000
     assert settings.migration_lock_timeout == 2_000
-    assert settings.retention_batch_size == 1_000
+    assert settings.retention_batch_size == 10_000
     assert settings.eviction_batch_size == 100
     assert settings.partition_cleanup_days == 7
     assert settings.metrics_retention_days == 30

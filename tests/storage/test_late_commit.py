@@ -7,7 +7,7 @@ message that was committed later. Here the second push to a partition waits for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import asyncpg
@@ -15,20 +15,12 @@ import pytest
 
 from queenmq.domain.segments import PushItem
 from queenmq.storage.ack import ack as settle
-from queenmq.storage.pool import Executor, connect
+from queenmq.storage.pool import Executor
 from queenmq.storage.pop import QUEUE_MODE, PopRequest, pop
 from queenmq.storage.push import push as store_push
 from queenmq.storage.store import Store
 from tests.storage.shorthand import QUEUE, ack, ack_of, by_partition, claim, cursor, numbers, push
 from tests.storage.waiting import is_waiting
-
-
-@pytest.fixture
-async def slow(dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """A session that takes its time to commit."""
-    connection = await connect(dsn)
-    yield connection
-    await connection.close()
 
 
 async def through_push(db: Executor, store: Store, number: int, partition: str) -> None:
@@ -50,12 +42,12 @@ other_way = pytest.mark.parametrize("later", WAYS)
 @either_way
 @other_way
 async def test_a_push_to_the_same_partition_waits_and_both_are_delivered_in_order(
-    store: Store, slow: asyncpg.Connection, way: Way, later: Way
+    store: Store, other: asyncpg.Connection, way: Way, later: Way
 ) -> None:
     await push(store, 1)
     assert numbers(await store.pop(QUEUE, batch=9, auto_ack=True)) == [1]
-    async with slow.transaction():
-        await way(slow, store, 2, "p")
+    async with other.transaction():
+        await way(other, store, 2, "p")
         second = asyncio.create_task(later(store.pool, store, 3, "p"))
         assert await is_waiting(store, second)
         assert numbers(await store.pop(QUEUE, batch=9)) == []
@@ -67,13 +59,13 @@ async def test_a_push_to_the_same_partition_waits_and_both_are_delivered_in_orde
 
 @either_way
 async def test_created_at_follows_the_order_of_delivery_not_the_begin_of_the_transaction(
-    store: Store, slow: asyncpg.Connection, way: Way
+    store: Store, other: asyncpg.Connection, way: Way
 ) -> None:
     await push(store, 1)
-    async with slow.transaction():
-        began = await slow.fetchval("select now()")
+    async with other.transaction():
+        began = await other.fetchval("select now()")
         await push(store, 2)
-        await way(slow, store, 3, "p")
+        await way(other, store, 3, "p")
     rows = await store.pool.fetch("select payload::int as n, created_at from queen.messages order by seq")
     assert [row["n"] for row in rows] == [1, 2, 3]
     assert began < rows[1]["created_at"] < rows[2]["created_at"]
@@ -81,29 +73,29 @@ async def test_created_at_follows_the_order_of_delivery_not_the_begin_of_the_tra
 
 @either_way
 async def test_a_consumer_that_moved_on_does_not_miss_the_late_commit(
-    store: Store, slow: asyncpg.Connection, way: Way
+    store: Store, other: asyncpg.Connection, way: Way
 ) -> None:
     """The late transaction begins first, pushes last; a consumer acks everything in between."""
     await push(store, 1)
-    async with slow.transaction():
-        await slow.fetchval("select now()")
+    async with other.transaction():
+        await other.fetchval("select now()")
         await push(store, 2)
         won = await claim(store)
         assert await ack(store, won, 2)
         assert numbers(await store.pop(QUEUE)) == []
-        await way(slow, store, 3, "p")
+        await way(other, store, 3, "p")
     assert numbers(await store.pop(QUEUE)) == [3]
 
 
 @either_way
 async def test_an_ack_that_empties_the_partition_waits_for_a_push_in_flight(
-    store: Store, slow: asyncpg.Connection, way: Way
+    store: Store, other: asyncpg.Connection, way: Way
 ) -> None:
     """Only then does it know that the partition is not drained."""
     await push(store, 1)
     won = await claim(store)
-    async with slow.transaction():
-        await way(slow, store, 2, "p")
+    async with other.transaction():
+        await way(other, store, 2, "p")
         settled = asyncio.create_task(ack(store, won, 1))
         assert await is_waiting(store, settled)
     assert await settled
@@ -113,13 +105,13 @@ async def test_an_ack_that_empties_the_partition_waits_for_a_push_in_flight(
 @either_way
 @pytest.mark.parametrize("status", ["completed", "dlq"])
 async def test_a_push_that_waits_for_the_ack_that_empties_the_partition_wakes_it(
-    store: Store, slow: asyncpg.Connection, way: Way, status: str
+    store: Store, other: asyncpg.Connection, way: Way, status: str
 ) -> None:
     """The push began when the partition was leased; by the time it is stored, nobody would look there any more."""
     await push(store, 1)
     won = await claim(store)
-    async with slow.transaction():
-        await settle(slow, [ack_of(won, 1, status)])
+    async with other.transaction():
+        await settle(other, [ack_of(won, 1, status)])
         second = asyncio.create_task(way(store.pool, store, 2, "p"))
         assert await is_waiting(store, second)
     await second
@@ -128,14 +120,14 @@ async def test_a_push_that_waits_for_the_ack_that_empties_the_partition_wakes_it
 
 @either_way
 async def test_a_push_that_waits_for_the_pop_that_finds_nothing_wakes_the_partition(
-    store: Store, slow: asyncpg.Connection, way: Way
+    store: Store, other: asyncpg.Connection, way: Way
 ) -> None:
     await push(store, 1)
     await store.pop(QUEUE, auto_ack=True)
     place = store.directory.group(QUEUE, QUEUE_MODE)
     assert place is not None
-    async with slow.transaction():
-        assert not (await pop(slow, [PopRequest([place.group_id])]))[0].claims
+    async with other.transaction():
+        assert not (await pop(other, [PopRequest([place.group_id])]))[0].claims
         second = asyncio.create_task(way(store.pool, store, 2, "p"))
         assert await is_waiting(store, second)
     await second
@@ -144,12 +136,12 @@ async def test_a_push_that_waits_for_the_pop_that_finds_nothing_wakes_the_partit
 
 @either_way
 async def test_a_pop_that_finds_nothing_does_not_wait_and_does_not_put_the_partition_to_sleep(
-    store: Store, slow: asyncpg.Connection, way: Way
+    store: Store, other: asyncpg.Connection, way: Way
 ) -> None:
     await push(store, 1)
     await store.pop(QUEUE, auto_ack=True)
-    async with slow.transaction():
-        await way(slow, store, 2, "p")
+    async with other.transaction():
+        await way(other, store, 2, "p")
         for partition in (None, "p"):
             result = await store.pop(QUEUE, partition=partition)
             assert result.claims == []
@@ -160,13 +152,13 @@ async def test_a_pop_that_finds_nothing_does_not_wait_and_does_not_put_the_parti
 
 @either_way
 async def test_a_push_that_is_rolled_back_leaves_no_gap_and_wakes_nobody(
-    store: Store, slow: asyncpg.Connection, way: Way
+    store: Store, other: asyncpg.Connection, way: Way
 ) -> None:
     await push(store, 1)
     await store.pop(QUEUE, auto_ack=True)
-    attempt = slow.transaction()
+    attempt = other.transaction()
     await attempt.start()
-    await way(slow, store, 7, "p")
+    await way(other, store, 7, "p")
     await attempt.rollback()
     assert numbers(await store.pop(QUEUE)) == []
     await push(store, 2)
@@ -174,12 +166,12 @@ async def test_a_push_that_is_rolled_back_leaves_no_gap_and_wakes_nobody(
 
 
 @either_way
-async def test_other_partitions_do_not_wait(store: Store, slow: asyncpg.Connection, way: Way) -> None:
+async def test_other_partitions_do_not_wait(store: Store, other: asyncpg.Connection, way: Way) -> None:
     await push(store, 1, partition="a")
     await push(store, 1, partition="b")
     await store.pop(QUEUE, partitions=9, batch=9, auto_ack=True)
-    async with slow.transaction():
-        await way(slow, store, 2, "a")
+    async with other.transaction():
+        await way(other, store, 2, "a")
         await push(store, 2, partition="b")
         await push(store, 1, partition="new")
         assert by_partition(await store.pop(QUEUE, partitions=9, batch=9)) == {"b": [2], "new": [1]}
@@ -187,11 +179,11 @@ async def test_other_partitions_do_not_wait(store: Store, slow: asyncpg.Connecti
 
 
 async def test_one_transaction_id_in_two_open_transactions_is_stored_once(
-    store: Store, slow: asyncpg.Connection
+    store: Store, other: asyncpg.Connection
 ) -> None:
     await push(store, 1)
-    async with slow.transaction():
-        await store_push(slow, store.directory, [PushItem(QUEUE, b"2", "p", "same")])
+    async with other.transaction():
+        await store_push(other, store.directory, [PushItem(QUEUE, b"2", "p", "same")])
         second = asyncio.create_task(store.push([PushItem(QUEUE, b"3", "p", "same"), PushItem(QUEUE, b"4", "p")]))
         assert await is_waiting(store, second)
     assert [verdict.status for verdict in await second] == ["duplicate", "queued"]
@@ -200,12 +192,12 @@ async def test_one_transaction_id_in_two_open_transactions_is_stored_once(
 
 @either_way
 async def test_a_group_that_registers_during_a_push_gets_its_message(
-    store: Store, slow: asyncpg.Connection, way: Way
+    store: Store, other: asyncpg.Connection, way: Way
 ) -> None:
     """The cursor and the message are made by two transactions that do not see each other."""
     await push(store, 1)
-    async with slow.transaction():
-        await way(slow, store, 2, "p")
+    async with other.transaction():
+        await way(other, store, 2, "p")
         first = asyncio.create_task(store.pop(QUEUE, "g", batch=1, auto_ack=True))
         assert await is_waiting(store, first)
     assert numbers(await first) == [1]
@@ -214,13 +206,13 @@ async def test_a_group_that_registers_during_a_push_gets_its_message(
 
 @either_way
 async def test_a_group_that_registers_while_a_partition_is_made_gets_its_messages(
-    store: Store, slow: asyncpg.Connection, way: Way
+    store: Store, other: asyncpg.Connection, way: Way
 ) -> None:
     await push(store, 1)
-    async with slow.transaction():
-        await slow.fetch("select * from queen.ensure_partitions_v1($1, $2)", [QUEUE], ["late"])
+    async with other.transaction():
+        await other.fetch("select * from queen.ensure_partitions_v1($1, $2)", [QUEUE], ["late"])
         first = asyncio.create_task(store.pop(QUEUE, "g", batch=9, partitions=9, auto_ack=True))
         assert await is_waiting(store, first)
-        await way(slow, store, 1, "late")
+        await way(other, store, 1, "late")
     seen = by_partition(await first) | by_partition(await store.pop(QUEUE, "g", batch=9, partitions=9))
     assert seen == {"p": [1], "late": [1]}

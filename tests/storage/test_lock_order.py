@@ -7,27 +7,18 @@ deadlock every time, not once in a thousand runs. The order: queue, queue_depth,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
 from queenmq.domain.segments import PushItem
 from queenmq.storage.ack import ack
-from queenmq.storage.pool import connect
 from queenmq.storage.pop import Claim
 from queenmq.storage.push import push as store_push
 from queenmq.storage.store import Store
 from tests.storage.shorthand import QUEUE, ack_of, by_partition, claim, dead_letters, held, numbers, push
 from tests.storage.time_travel import expire_leases
 from tests.storage.waiting import is_waiting
-
-
-@pytest.fixture
-async def other(dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await connect(dsn)
-    yield connection
-    await connection.close()
 
 
 async def two_claims(store: Store) -> tuple[Claim, Claim]:

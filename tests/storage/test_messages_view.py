@@ -20,6 +20,7 @@ from .shorthand import QUEUE, by_partition, claim, cursor, numbers, push
 from .waiting import is_waiting
 
 TRACE = UUID("0196c2f5-1111-7000-8000-000000000000")
+FIND_DEADLOCKS_FAST = "&deadlock_timeout=20"
 INSERT = "insert into queen.messages (queue, partition, payload, transaction_id) values ($1, $2, $3, $4)"
 
 
@@ -203,8 +204,7 @@ class TestMixedTraffic:
     @pytest.mark.parametrize("seed", range(3))
     async def test_inserts_and_pushes_together(self, dsn: str, seed: int) -> None:
         """Many connections, one row and many a statement, shared ids: nothing is lost, doubled or out of order."""
-        await find_deadlocks_fast(dsn)
-        store = await Store.open(dsn, size=16)
+        store = await Store.open(dsn + FIND_DEADLOCKS_FAST, size=16)
         partitions = [f"p{n}" for n in range(5)]
         seen: dict[str, list[int]] = {}
         writing = asyncio.Event()
@@ -281,8 +281,7 @@ class TestMixedTraffic:
     @pytest.mark.parametrize("what", ["push", "ack", "transaction", "new group", "configure"])
     async def test_what_a_script_drives_into_a_deadlock_is_repeated(self, dsn: str, what: str) -> None:
         """A script takes partitions in an order of its own; the server's statement is the victim, unnoticed."""
-        await find_deadlocks_fast(dsn)
-        store = await Store.open(dsn)
+        store = await Store.open(dsn + FIND_DEADLOCKS_FAST)
         await store.push([PushItem(QUEUE, b"1", "a"), PushItem(QUEUE, b"1", "b")])
         won = (await store.pop(QUEUE, batch=9, partitions=2)).claims
         acks = [AckItem(claimed.partition_uid, seq=1, lease_id=claimed.lease_id) for claimed in won]
@@ -330,11 +329,3 @@ async def insert(store: Store, partitions: list[str], values: list[int], name: s
         except asyncpg.DeadlockDetectedError:
             continue
         return int(done.split()[-1])
-
-
-async def find_deadlocks_fast(dsn: str) -> None:
-    """Sessions opened from now on look for a deadlock after 20 ms of waiting, not after a second."""
-    connection = await asyncpg.connect(dsn)
-    name = await connection.fetchval("select quote_ident(current_database())")
-    await connection.execute(f"alter database {name} set deadlock_timeout = '20ms'")
-    await connection.close()

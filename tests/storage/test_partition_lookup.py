@@ -38,7 +38,8 @@ COLUMNS = {
 TAMPERED = {
     **{f"update queen.partition_lookup set {column} {P}": problem for column, problem in COLUMNS.items()},
     f"delete from queen.partition_lookup {P}": "no row in partition_lookup",
-    "insert into queen.partition_lookup (partition_id, queue_id) values (999, 1)": "no such partition",
+    "insert into queen.partition_lookup (partition_id, queue_id)"
+    " select max(partition_id) + 1, min(queue_id) from queen.partitions": "no such partition",
 }
 
 

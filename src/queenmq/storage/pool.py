@@ -1,8 +1,8 @@
 """Connections. Every call of the storage engine runs on a connection opened here.
 
 The settings are part of the engine's correctness and speed: READ COMMITTED, because each statement of a procedure
-must see what was committed while it waited for a lock; UTC; generic plans without sequential scans, because every hot
-statement has its index and a plan made while a table was small must not survive its growth.
+must see what was committed while it waited for a lock; UTC; generic plans that follow an index in its order, because
+every hot statement has its index and a plan made while a table was small must not survive its growth.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _SESSION: Final = {
     "default_transaction_isolation": "read committed",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
     "jit": "off",
 }
 

@@ -135,7 +135,7 @@ begin
         until := l.last_message_created_at + make_interval(secs => q.window_buffer);
     else
         for s in select g.last_seq, g.n from queen.segments g
-            where g.partition_id = c.partition_id and g.last_seq > c.acked_seq order by g.last_seq
+            where g.partition_id = c.partition_id and g.last_seq > c.acked_seq order by g.last_seq limit want
         loop
             exit when s.last_seq > visible;
             below := greatest(c.acked_seq, s.last_seq - s.n);
