@@ -33,8 +33,8 @@ async def measure(dsn: str, rounds: int, progress: Callable[[str], None]) -> tup
     report = await migrate(dsn)
     connection = await connect(dsn)
     try:
+        growth = await bloat(connection, progress)  # first: it compares with tables that are new
         rows = await StorageCost(connection).measure(rounds, progress)
-        growth = await bloat(connection, progress)
         few, many = await discovery(connection, max(5, rounds // 5), progress)
     finally:
         await connection.close()

@@ -23,17 +23,18 @@ from tests.storage.shorthand import QUEUE, ack, ack_of, by_partition, claim, cur
 from tests.storage.waiting import is_waiting
 
 
-async def through_push(db: Executor, store: Store, number: int, partition: str) -> None:
-    await store_push(db, store.directory, [PushItem(QUEUE, str(number).encode(), partition)])
+async def through_push(db: Executor, store: Store, number: int, partition: str, tx: str | None = None) -> None:
+    await store_push(db, store.directory, [PushItem(QUEUE, str(number).encode(), partition, tx)])
 
 
-async def through_the_view(db: Executor, store: Store, number: int, partition: str) -> None:
+async def through_the_view(db: Executor, store: Store, number: int, partition: str, tx: str | None = None) -> None:
     await db.execute(
-        "insert into queen.messages (queue, partition, payload) values ($1, $2, $3)", QUEUE, partition, str(number)
+        "insert into queen.messages (queue, partition, payload, transaction_id) values ($1, $2, $3, $4)",
+        *(QUEUE, partition, str(number), tx),
     )
 
 
-Way = Callable[[Executor, Store, int, str], Coroutine[Any, Any, None]]
+Way = Callable[..., Coroutine[Any, Any, None]]
 WAYS = [through_push, through_the_view]
 either_way = pytest.mark.parametrize("way", WAYS)
 other_way = pytest.mark.parametrize("later", WAYS)
@@ -178,15 +179,19 @@ async def test_other_partitions_do_not_wait(store: Store, other: asyncpg.Connect
     assert by_partition(await store.pop(QUEUE, partitions=9, batch=9)) == {"a": [2]}
 
 
+@pytest.mark.parametrize("first", WAYS)
 async def test_one_transaction_id_in_two_open_transactions_is_stored_once(
-    store: Store, other: asyncpg.Connection
+    store: Store, other: asyncpg.Connection, first: Way
 ) -> None:
     await push(store, 1)
     async with other.transaction():
-        await store_push(other, store.directory, [PushItem(QUEUE, b"2", "p", "same")])
+        await first(other, store, 2, "p", "same")
         second = asyncio.create_task(store.push([PushItem(QUEUE, b"3", "p", "same"), PushItem(QUEUE, b"4", "p")]))
+        third = asyncio.create_task(through_the_view(store.pool, store, 5, "p", "same"))
         assert await is_waiting(store, second)
+        assert await is_waiting(store, third)
     assert [verdict.status for verdict in await second] == ["duplicate", "queued"]
+    await third
     assert numbers(await store.pop(QUEUE, batch=9)) == [1, 2, 4]
 
 

@@ -116,7 +116,7 @@ class TestSeveralPartitions:
             won = await claim(store, batch=1)
             served.append(won.partition)
             assert await ack(store, won, won.to_seq)
-        assert served[:4] == ["a", "b", "c", "d"]
+        assert sorted(served[:4]) == ["a", "b", "c", "d"]
         assert served == served[:4] * 3
 
     async def test_not_copied_delayed_partitions_starve_ready_ones(self, store: Store) -> None:

@@ -21,7 +21,6 @@ DEFAULTS: Mapping[str, str] = {
     "synchronous_commit": "on",
     "shared_buffers": "128MB",
     "max_wal_size": "2GB",
-    "autovacuum_naptime": "5s",
     "jit": "off",
     "password_encryption": "scram-sha-256",
     "timezone": "UTC",
