@@ -1,7 +1,8 @@
-"""Ack: what moves the cursor, what ends a lease, what is refused. Section 7 of the wire contract.
+"""Ack: what moves the cursor, what ends a lease, what is refused.
 
 A completed ack is cumulative within its (partition, group): it settles everything before it. Failures: see
-test_retries. A test named `test_not_copied_...` guards a `[!]`: what the original does and this one must not do.
+test_retries. A test named `test_not_copied_...` guards against something that Queen MQ's server does and this one
+must not.
 """
 
 from __future__ import annotations

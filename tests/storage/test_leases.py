@@ -1,4 +1,4 @@
-"""Renew and release: section 8 of the wire contract."""
+"""Renew and release: how a lease gets longer, and how it ends unused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Pop: what is delivered, in which order, for how long it is held, and what keeps a partition back.
 
-Sections 6.2 and 6.4 of the wire contract. A test named `test_not_copied_...` guards one of its `[!]`: something the
-original system does and this one must not. Time never passes by waiting: see time_travel.
+A test named `test_not_copied_...` guards against something that Queen MQ's server does and this one must not. Time
+never passes by waiting: see time_travel.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TestDelivery:
         assert await store.pool.fetchval("select count(*) from queen.partitions") == 1
 
     async def test_not_copied_wildcard_pops_see_a_push_only_later(self, store: Store) -> None:
-        """Section 5: whatever a push was answered for is there for a queue-wide pop, drained or not."""
+        """Whatever a push was answered for is there for a queue-wide pop, drained or not."""
         for number in range(1, 20):
             await push(store, number)
             assert numbers(await store.pop(QUEUE, batch=5, auto_ack=True)) == [number]
@@ -174,7 +174,7 @@ class TestLeaseTime:
 
 
 class TestCrashLoops:
-    """[!] of 6.2 and 21.5: an expired lease is a failed attempt of its first message."""
+    """An expired lease is a failed attempt of its first message."""
 
     async def test_not_copied_a_crash_loop_never_reaches_the_dead_letters(self, store: Store) -> None:
         await store.configure(QUEUE, retryLimit=2)
@@ -299,7 +299,7 @@ class TestTtl:
 
 
 class TestSubscriptions:
-    """Section 6.4. Where a group starts is decided once, by its first pop."""
+    """Where a group starts is decided once, by its first pop."""
 
     async def test_new_starts_after_what_is_there(self, store: Store) -> None:
         await push(store, 1)

@@ -1,7 +1,4 @@
-"""Pop by namespace and task: section 6.5 of the wire contract.
-
-The original has no such route (21.15) and stores priorities without effect (21.5).
-"""
+"""Pop by namespace and task: any queue that matches, the most important first."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Retention: which messages go, which stay, in which steps, and what happens beside running traffic.
 
-Section 18 of the wire contract, without its `[!]`: consumed is decided by sequence number, never by id.
+What every group has consumed is decided by sequence number, never by id.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Failed, retry and dlq acks: who holds the cursor, what is counted, when it comes again, where it ends.
 
-Section 7.4 of the wire contract. `failed` counts for its message and waits retryDelay; `retry` counts nothing and never
+`failed` counts for its message and waits retryDelay; `retry` counts nothing and never
 waits; both hold the cursor. With retryLimit n a message is delivered n + 1 times and dead-lettered with retry count n.
 """
 
@@ -160,7 +160,7 @@ class TestCounting:
 
 class TestRetryDelay:
     async def test_not_copied_the_retry_delay_has_no_effect(self, store: Store) -> None:
-        """Sections 4 and 21.5: milliseconds, waited after `failed`."""
+        """Milliseconds, waited after `failed`."""
         await store.configure(QUEUE, retryDelay=50_000)
         await push(store, 1)
         await settle(store, {1: "failed"})

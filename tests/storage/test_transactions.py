@@ -1,6 +1,6 @@
-"""Transactions: acks and pushes together or not at all. Section 9 of the wire contract.
+"""Transactions: acks and pushes together or not at all.
 
-A test named `test_not_copied_...` guards a `[!]`: something the original system does and this one must not.
+A test named `test_not_copied_...` guards against something that Queen MQ's server does and this one must not.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class TestAllOrNothing:
 
 
 class TestLeases:
-    """[!] of 9 and 21.6: required leases are checked, and fence the acks that carry none of their own."""
+    """Required leases are checked, and fence the acks that carry none of their own."""
 
     @pytest.mark.parametrize("lease", ["someone-else", "0196c2f5-1111-7000-8000-000000000000"])
     async def test_not_copied_required_leases_are_ignored(self, store: Store, lease: str) -> None:
