@@ -20,6 +20,12 @@ STUCK = """
     join queen.partitions p using (partition_id) join queen.consumer_groups_metadata g using (group_id)
     join queen.queues q on q.queue_id = p.queue_id where q.name = $1 and c.acked_seq < l.last_seq
 """
+ASLEEP = """
+    select g.name as "group", p.name as partition, c.acked_seq, l.last_seq
+    from queen.partition_consumers c join queen.partition_lookup l using (partition_id)
+    join queen.partitions p using (partition_id) join queen.consumer_groups_metadata g using (group_id)
+    where c.ready_at is null and c.acked_seq < l.last_seq
+"""
 DEAD = """
     select d.consumer_group as "group", d.partition_name as partition, d.seq, m.payload ->> 'w' as writer,
            (m.payload ->> 'n')::int as n

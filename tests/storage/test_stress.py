@@ -26,7 +26,7 @@ from queenmq.storage.pop import Claim, Message
 from queenmq.storage.push import push
 from queenmq.storage.store import Store
 from tests.storage.deadlocks import deadlocks
-from tests.storage.ledger import STUCK, Ledger
+from tests.storage.ledger import ASLEEP, STUCK, Ledger
 
 SECONDS = 6 * float(os.environ.get("PROOF_SCALE", "1"))
 SEED = int(os.environ.get("PROOF_SEED", random.randrange(10**6)))
@@ -249,6 +249,13 @@ async def join_late(traffic: Traffic) -> None:
             readers.create_task(Reader(traffic, number, "late").run())
 
 
+async def watch_sleepers(traffic: Traffic) -> None:
+    """At no moment is there a message that nobody would find; the next push would hide that it was so."""
+    while not traffic.drained.is_set():
+        assert await traffic.store.pool.fetch(ASLEEP) == []
+        await asyncio.sleep(0.002)
+
+
 async def wait_until_drained(traffic: Traffic) -> None:
     """Until every group has settled everything. A state that does not change for a while is stuck."""
     before, changed = None, time.monotonic()
@@ -265,6 +272,7 @@ async def test_nothing_is_lost_doubled_or_reordered(traffic: Traffic) -> None:
     print(f"PROOF_SEED={SEED}")
     async with asyncio.TaskGroup() as readers:
         readers.create_task(join_late(traffic))
+        readers.create_task(watch_sleepers(traffic))
         for number in range(8):
             readers.create_task(Reader(traffic, number, f"g{number % 2}").run())
         async with asyncio.TaskGroup() as writers:
