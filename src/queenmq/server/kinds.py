@@ -44,6 +44,36 @@ def integer(minimum: int, maximum: int) -> Kind[int]:
     return Kind("integer", allowed, parse)
 
 
+def number(minimum: float, maximum: float) -> Kind[float]:
+    """A decimal number within bounds that are both included."""
+    allowed = f"{minimum:g} to {maximum:g}"
+
+    def parse(text: str) -> float:
+        if not re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", text) or not minimum <= float(text) <= maximum:
+            raise NotAllowedError(f"a number from {allowed}")
+        return float(text)
+
+    return Kind("number", allowed, parse)
+
+
+def choice(*values: str) -> Kind[str]:
+    """One of these words."""
+    allowed = ", ".join(f"`{value}`" for value in values)
+
+    def parse(text: str) -> str:
+        if text not in values:
+            raise NotAllowedError(f"one of {', '.join(values)}")
+        return text
+
+    return Kind("choice", allowed, parse)
+
+
+def _parse_boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false", "1", "0"}:
+        raise NotAllowedError("true or false")
+    return text.lower() in {"true", "1"}
+
+
 def _parse_text(text: str) -> str:
     if any(ord(character) < 32 for character in text):
         raise NotAllowedError("text without control characters")
@@ -99,6 +129,7 @@ def redact_url(text: str) -> str:
     return re.sub(r"(password\s*=\s*)('[^']*'|[^&\s]*)", rf"\1{MASK}", text, flags=re.IGNORECASE)
 
 
+BOOLEAN = Kind("boolean", "`true`, `false`, `1`, `0`", _parse_boolean)
 TEXT = Kind("text", "any text", _parse_text)
 PATH = Kind("path", "a directory, made when missing", _parse_path)
 DIRECTORY = Kind("path", "an existing directory", _parse_directory)

@@ -18,6 +18,10 @@ from urllib.parse import quote
 
 from queenmq.server.kinds import DIRECTORY, PATH, PORT, POSTGRES_URL, TEXT, NotAllowedError, integer
 from queenmq.server.rows import Row, row
+from queenmq.server.settings_engine import EngineSettings
+from queenmq.server.settings_http import HttpSettings
+from queenmq.server.settings_security import SecuritySettings
+from queenmq.server.settings_workers import WorkerSettings
 
 _DAY = 24 * 60 * 60 * 1000
 
@@ -42,8 +46,8 @@ def default_data_dir(environ: Mapping[str, str], *, platform: str = sys.platform
     return (Path(state) if state.startswith("/") else home / ".local" / "state") / "queenmq"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(SecuritySettings, EngineSettings, HttpSettings, WorkerSettings):
     """The settings in effect. Build them with `Settings.from_env`."""
 
     database_url: str | None = row(
@@ -78,10 +82,10 @@ class Settings:
     db_pool_size: int = row(
         "DB_POOL_SIZE",
         integer(1, 10_000),
-        50,
+        20,
         section="Database",
         unit="connections",
-        doc="Most connections one server opens to PostgreSQL.",
+        doc="Most connections one server opens for administration and background work, split among its workers.",
     )
     db_statement_timeout: int = row(
         "DB_STATEMENT_TIMEOUT",

@@ -1,0 +1,50 @@
+"""What the engine is asked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from ..storage.pop import QUEUE_MODE
+from ..storage.push import Verdict
+from ..wire.requests import AckEntry, PushEntry
+
+
+@dataclass(slots=True)
+class PopAsk:
+    """One pop: from a queue, from one of its partitions, or from every queue of a namespace and task."""
+
+    queue: str | None = None
+    partition: str | None = None
+    namespace: str | None = None
+    task: str | None = None
+    group: str = QUEUE_MODE
+    batch: int = 1
+    partitions: int = 1
+    wait: float = 0.0
+    """Seconds to wait for messages; 0 answers at once."""
+    auto_ack: bool = False
+    subscription_mode: Literal["all", "new"] = "all"
+    subscription_from: datetime | Literal["now"] | None = None
+
+
+@dataclass(slots=True)
+class TransactionAsk:
+    """Operations in the client's order: lists of messages, and acks."""
+
+    operations: Sequence[list[PushEntry] | AckEntry]
+    required_leases: Sequence[str] = ()
+    producer_sub: str | None = None
+
+
+@dataclass(slots=True)
+class PushReceipt:
+    """What became of the messages of one push, in their order."""
+
+    items: Sequence[PushEntry]
+    _verdicts: list[Verdict] = field(default_factory=list)
+
+    def verdicts(self) -> list[Verdict]:
+        return self._verdicts

@@ -1,0 +1,1 @@
+"""The HTTP interface: a protocol class for the hot routes, Starlette for the others."""
