@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenmq.domain.ids import MESSAGES_PER_SEGMENT, dedup_key, is_uuid, message_id, new_segment_base
-from queenmq.domain.segments import Place, PushItem, encode, group
+from queenmq.domain.ids import MESSAGES_PER_SEGMENT, dedup_key, dedup_keys, is_uuid, message_id, new_segment_base
+from queenmq.domain.segments import Encoded, Parcel, Place, PushItem, Segment, Verdict, encode, group
 from queenmq.wire.names import InvalidValue
+from queenmq.wire.requests import PushEntry
 
 PLACES = [Place(n, f"uid-{n}", 1, n == 2, False) for n in range(1, 5)]
 
@@ -18,16 +21,23 @@ pushes = st.lists(
 )
 
 
+def packed(items: list[PushItem]) -> tuple[list[Segment], Encoded]:
+    """The segments of one flush, with partition n of the test at place n."""
+    segments, _ = group([Parcel.of(items)])
+    for segment in segments:
+        segment.place = PLACES[int(segment.partition)]
+    return segments, encode(segments)
+
+
 @given(pushes)
 def test_every_message_is_packed_once_in_order_or_is_a_twin(
     rows: list[tuple[int, str | None, str | None, bool]],
 ) -> None:
     items = [
-        PushItem("q", b"%d" % n, transaction_id=tx, producer_sub=sub, encrypted=mark)
-        for n, (_, tx, sub, mark) in enumerate(rows)
+        PushItem("q", b"%d" % n, str(at), transaction_id=tx, producer_sub=sub, encrypted=mark)
+        for n, (at, tx, sub, mark) in enumerate(rows)
     ]
-    segments, twins = group(items, [PLACES[row[0]] for row in rows])
-    encoded = encode(segments, items)
+    segments, encoded = packed(items)
     assert encoded.pids == sorted(set(encoded.pids))
     seen: list[int] = []
     for position, data in enumerate(encoded.datas):
@@ -41,17 +51,17 @@ def test_every_message_is_packed_once_in_order_or_is_a_twin(
         assert [mark == "1" for mark in marks] == [rows[index][3] for index in indexes]
         assert encoded.last_ids[position] == message_id(encoded.bases[position], len(indexes) - 1)
         seen += indexes
+    twins = [[*map(id, items)].index(id(segment.items[twin])) for segment in segments for twin in segment.twins]
     assert sorted([*seen, *twins]) == list(range(len(rows)))
-    for twin, first in twins.items():
-        assert first < twin
-        assert rows[first][:2] == rows[twin][:2]
+    for segment in segments:
+        for twin, first in segment.twins.items():
+            assert first < twin
+            assert segment.items[first].transaction_id == segment.items[twin].transaction_id
 
 
 @given(pushes)
 def test_keys_point_at_their_messages(rows: list[tuple[int, str | None, str | None, bool]]) -> None:
-    items = [PushItem("q", b"1", transaction_id=tx) for _, tx, _, _ in rows]
-    segments, _ = group(items, [PLACES[row[0]] for row in rows])
-    encoded = encode(segments, items)
+    _, encoded = packed([PushItem("q", b"1", str(at), transaction_id=tx) for at, tx, _, _ in rows])
     columns = [_column(tx, n) for tx, n in zip(encoded.txs, encoded.ns, strict=True)]
     pointed = set()
     for key, position in zip(encoded.keys, encoded.key_pos, strict=True):
@@ -66,30 +76,76 @@ def test_keys_point_at_their_messages(rows: list[tuple[int, str | None, str | No
     assert pointed == named
 
 
+@given(st.lists(pushes, max_size=4))
+def test_requests_that_share_a_flush_get_their_own_verdicts(
+    requests: list[list[tuple[int, str | None, str | None, bool]]],
+) -> None:
+    """Merging requests changes neither their order nor what is told to whom."""
+    number = count()
+    parcels = [
+        Parcel.of([PushItem("q", b"%d" % next(number), str(at), tx, None, sub, mark) for at, tx, sub, mark in rows])
+        for rows in requests
+    ]
+    segments, receipts = group(parcels)
+    for segment in segments:
+        segment.place = PLACES[int(segment.partition)]
+        segment.last_seq = 1000 + len(segment.open())
+    stored = {}
+    for segment in segments:
+        for index, (at, message) in enumerate(segment.ids()):
+            stored[bytes(segment.items[at].payload)] = (message, 1001 + index)
+    firsts: dict[tuple[str | None, str], str | None] = {}
+    for parcel, receipt in zip(parcels, receipts, strict=True):
+        for item, verdict in zip(parcel.items, receipt.verdicts(), strict=True):
+            if verdict.status == "queued":
+                assert stored[bytes(item.payload)] == (verdict.message_id, verdict.seq)
+                assert verdict.transaction_id == (item.transaction_id or verdict.message_id)
+            if item.transaction_id:
+                first = firsts.setdefault((item.partition, item.transaction_id), verdict.message_id)
+                assert first == verdict.message_id
+    assert all(segment.subs is None or len(segment.subs) == len(segment.items) for segment in segments)
+
+
 def test_encoding_again_gives_the_same_ids_also_without_a_duplicate() -> None:
-    items = [PushItem("q", b"1"), PushItem("q", b"2", transaction_id="t"), PushItem("q", b"3")]
-    segments, _ = group(items, [PLACES[0]] * 3)
-    first = encode(segments, items)
-    assert encode(segments, items) == first
-    segments[0].keep([True, False, True])
-    again = encode(segments, items)
+    items = [PushItem("q", b"1", "0"), PushItem("q", b"2", "0", transaction_id="t"), PushItem("q", b"3", "0")]
+    segments, first = packed(items)
+    assert encode(segments) == first
+    segments[0].settle({1: Verdict("duplicate", "t", None, "", None)})
+    again = encode(segments)
     assert again.bases == first.bases
     assert again.datas == [b"1\x1e3"]
-    segments[0].keep([False, False])
-    assert encode(segments, items).pids == []
+    segments[0].settle({at: Verdict("duplicate", "t", None, "", None) for at in (0, 2)})
+    assert encode(segments).pids == []
 
 
 def test_bounded_queues_are_named_once() -> None:
-    items = [PushItem("q", b"1"), PushItem("q", b"2")]
-    segments, _ = group(items, [PLACES[1], PLACES[0]])
-    assert encode(segments, items).bounded == [1]
+    assert packed([PushItem("q", b"1", "1"), PushItem("q", b"2", "0")])[1].bounded == [1]
+
+
+def test_no_partition_means_the_default_one() -> None:
+    segments, _ = group([Parcel([PushEntry("q"), PushEntry("q", partition="Default")])])
+    assert [(segment.partition, len(segment.items)) for segment in segments] == [("Default", 2)]
 
 
 def test_a_segment_holds_no_more_than_its_ids_can_count() -> None:
     items = [PushItem("q", b"1")] * (MESSAGES_PER_SEGMENT + 1)
     with pytest.raises(InvalidValue, match="at most 65536 per partition"):
-        group(items, [PLACES[0]] * len(items))
-    assert group(items[:-1], [PLACES[0]] * MESSAGES_PER_SEGMENT)[0][0].ids()[-1].endswith("ffff")
+        group([Parcel.of(items)])
+    segments, _ = group([Parcel.of(items[:-1])])
+    assert list(segments[0].ids())[-1][1].endswith("ffff")
+
+
+@given(st.lists(st.one_of(st.none(), st.just(""), st.uuids().map(str), st.text(max_size=40)), max_size=6))
+def test_keys_of_many_are_the_keys_of_each(names: list[str | None]) -> None:
+    assert dedup_keys(names) == [dedup_key(name) if name else None for name in names]
+
+
+@given(st.lists(st.uuids().map(str), min_size=1, max_size=6), st.data())
+def test_pieces_that_only_look_like_uuids_together_are_hashed(ids: list[str], data: st.DataObject) -> None:
+    joined = "-".join(ids)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(joined)), min_size=len(ids) - 1, max_size=len(ids) - 1)))
+    pieces = [joined[a:b] for a, b in zip([0, *cuts], [*cuts, len(joined)], strict=True)]
+    assert dedup_keys(list(pieces)) == [dedup_key(piece) if piece else None for piece in pieces]
 
 
 @given(st.text(max_size=40), st.text(max_size=40))

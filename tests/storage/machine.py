@@ -145,10 +145,10 @@ class Machine(RuleBasedStateMachine):
         """Each verdict is the model's, and the messages stand where the model puts them."""
         for queue in self.model.queues.values():
             mine = [n for n, (_, item) in enumerate(planned) if item.queue == queue.name]
-            expected = self.model.push(queue, [(planned[n][1].partition, planned[n][0]) for n in mine])
+            expected = self.model.push(queue, [(planned[n][1].partition or "", planned[n][0]) for n in mine])
             assert [verdicts[n].status for n in mine] == expected
             for n in mine:
-                partition, verdict = queue.partitions[planned[n][1].partition], verdicts[n]
+                partition, verdict = queue.partitions[planned[n][1].partition or ""], verdicts[n]
                 partition.uid = verdict.partition_id
                 assert verdict.seq is not None
                 assert verdict.message_id is not None

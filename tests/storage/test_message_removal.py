@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from queenmq.domain.segments import PushItem
+from queenmq.domain.segments import Parcel, PushItem
 from queenmq.storage import dlq, messages
 from queenmq.storage.ack import AckItem
 from queenmq.storage.errors import MessageNeeded, MessageNotFound
@@ -157,7 +157,7 @@ class TestDelete:
 
     async def test_a_repeated_push_is_still_recognised_when_one_of_its_messages_was_deleted(self, store: Store) -> None:
         """The answer of a push was lost and a message deleted before the push is repeated."""
-        plan = PushPlan([PushItem(QUEUE, str(n).encode(), "p") for n in (1, 2, 3)], store.directory)
+        plan = PushPlan([Parcel.of([PushItem(QUEUE, str(n).encode(), "p") for n in (1, 2, 3)])], store.directory)
         encoded = await plan.prepare(store.pool)
         await store.pool.fetch(
             "select * from queen.push_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", *encoded

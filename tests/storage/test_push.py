@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from queenmq.domain.ids import dedup_key
-from queenmq.domain.segments import PushItem
+from queenmq.domain.segments import Parcel, PushItem
 from queenmq.storage.push import PushPlan, execute, push
 from queenmq.storage.store import Store
 from queenmq.wire.names import InvalidValue
@@ -68,7 +68,7 @@ async def test_messages_without_a_transaction_id_get_their_message_id(store: Sto
 @pytest.mark.parametrize("tx", [None, "named"])
 async def test_a_repeated_attempt_stores_nothing_again_and_reports_queued(store: Store, tx: str | None) -> None:
     """The answer of the first attempt was lost: the same plan runs again."""
-    plan = PushPlan([item(1, tx=tx), item(2, "other")], store.directory)
+    plan = PushPlan([Parcel.of([item(1, tx=tx), item(2, "other")])], store.directory)
     encoded = await plan.prepare(store.pool)
     await store.pool.fetch("select * from queen.push_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", *encoded)
     await execute(store.pool, plan)

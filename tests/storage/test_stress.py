@@ -92,7 +92,7 @@ class Writer:
     def wrote(self, items: Iterable[PushItem]) -> None:
         for item in items:
             payload = json.loads(item.payload)
-            self.traffic.ledger.written[item.partition].add((payload["w"], payload["n"]))
+            self.traffic.ledger.written[item.partition or ""].add((payload["w"], payload["n"]))
 
     async def plainly(self, _: asyncpg.Connection) -> None:
         items = [self.item(self.partition(), self.transaction_id()) for _ in range(self.choice.randrange(1, 8))]

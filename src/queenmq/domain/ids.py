@@ -18,6 +18,10 @@ SUFFIXES: Final = tuple(f"{index:04x}" for index in range(MESSAGES_PER_SEGMENT))
 _is_canonical_uuid: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 _is_uuid: Final = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}").fullmatch
 
+# Lower-case hexadecimal digits as x, so that many UUIDs are compared with their shape at once.
+_SHAPE: Final = bytes(120 if byte in b"0123456789abcdef" else byte if byte in b"-\x1e" else 63 for byte in range(256))
+_UUID_SHAPE: Final = b"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx\x1e"
+
 
 def new_lease_id() -> str:
     return str(uuid_utils.uuid7())
@@ -39,6 +43,19 @@ def message_id(base: str, index: int) -> str:
 def is_uuid(text: str) -> bool:
     """True for the usual 8-4-4-4-12 form, in either case."""
     return _is_uuid(text) is not None
+
+
+def dedup_keys(transaction_ids: list[str | None]) -> list[str | None]:
+    """The keys of many transactionIds, None for a missing or empty one. A list of only canonical UUIDs, which is what
+    clients send, is recognised as a whole."""
+    count = len(transaction_ids)
+    if None not in transaction_ids:
+        joined = "\x1e".join(transaction_ids)  # type: ignore[arg-type]
+        if len(joined) == 37 * count - 1 and joined.isascii():
+            text = joined.encode() + b"\x1e"
+            if text.translate(_SHAPE) == _UUID_SHAPE * count and not text[19::37].strip(b"89ab"):
+                return transaction_ids
+    return [dedup_key(name) if name else None for name in transaction_ids]
 
 
 def dedup_key(transaction_id: str) -> str:

@@ -7,50 +7,58 @@ after the connection broke: what was stored by the first attempt is recognised a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import asyncpg
 
 from .. import sql
-from ..domain.segments import Encoded, PushItem, Segment, encode, group
+from ..domain.segments import Encoded, Parcel, PushItem, Receipt, Segment, Verdict, encode, group
 from .directory import Directory
 from .errors import PartitionGone, QueueFull, StaleConfig, StorageError, translate
 from .pool import Executor, undeadlocked
 
 _ATTEMPTS: Final = 50
+_NO_KEY: Final = "the queue is encrypted and this server has no QUEEN_ENCRYPTION_KEY; nothing was stored"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of one message. A duplicate carries the id of the message that was there first."""
+class Sealer(Protocol):
+    """What encrypts payloads on their way into an encrypted queue."""
 
-    status: Literal["queued", "duplicate", "queue_full"]
-    transaction_id: str
-    message_id: str | None
-    partition_id: str
-    seq: int | None
-    error: str | None = None
+    def seal(self, payloads: list[bytes]) -> list[bytes]: ...
 
 
 class PushPlan:
     """The messages of one flush on their way into the database."""
 
-    def __init__(self, items: Sequence[PushItem], directory: Directory) -> None:
-        self._items = items
+    def __init__(self, parcels: Iterable[Parcel], directory: Directory, sealer: Sealer | None = None) -> None:
+        self.segments, self.receipts = group(parcels)
         self._directory = directory
-        self._segments: list[Segment] | None = None
-        self._twins: dict[int, int] = {}
-        self._verdicts: dict[int, Verdict] = {}
+        self._sealer = sealer
 
     async def prepare(self, db: Executor) -> Encoded:
         """Find the partitions and encode what is not settled yet."""
-        if self._segments is None:
-            places = await self._directory.partitions(db, [(item.queue, item.partition) for item in self._items])
-            self._segments, self._twins = group(self._items, places)
-        return encode(self._segments, self._items)
+        missing = [segment for segment in self.segments if not segment.placed]
+        if missing:
+            places = await self._directory.partitions(db, [(each.queue, each.partition) for each in missing])
+            for segment, place in zip(missing, places, strict=True):
+                segment.place = place
+                if place.encryption_enabled and segment.payloads is None:
+                    self._seal(segment)
+        return encode(self.segments)
+
+    def _seal(self, segment: Segment) -> None:
+        marks = segment.marks or [False] * len(segment.items)
+        open_ones = [position for position in segment.open() if not marks[position]]
+        if self._sealer is None:
+            segment.settle({at: self._refused(segment, at, "failed", _NO_KEY) for at in open_ones})
+            return
+        segment.payloads = [bytes(item.payload) for item in segment.items]
+        sealed = self._sealer.seal([segment.payloads[position] for position in open_ones])
+        for position, payload in zip(open_ones, sealed, strict=True):
+            segment.payloads[position] = payload
+        segment.marks = [True] * len(segment.items)
 
     async def recover(self, db: Executor, error: Exception) -> None:
         """Change the plan so that the next attempt does not fail for the same reason; raises when there is no way."""
@@ -58,9 +66,9 @@ class PushPlan:
         orphaned = isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "segments_pkey"
         if orphaned or isinstance(known, PartitionGone | StaleConfig):
             # numbers of a deleted partition start over and may meet segments that are not swept yet
-            await self._replace_places(db)
+            self._replace_places()
         elif isinstance(error, asyncpg.UniqueViolationError):
-            await self._drop_stored(db)
+            await self.drop_stored(db)
         elif isinstance(known, QueueFull):
             self._drop_queue(int(known.detail or 0), known)
         elif known is not None:
@@ -70,88 +78,61 @@ class PushPlan:
 
     def stored(self, lasts: dict[int, int]) -> None:
         """Note a success: the last sequence number of each partition."""
-        for segment in self._segments or ():
+        for segment in self.segments:
             last = lasts.get(segment.place.partition_id)
-            if last is None:
-                continue
-            first = last - len(segment.indexes) + 1
-            for offset, (index, message) in enumerate(zip(segment.indexes, segment.ids(), strict=True)):
-                self._queued(index, message, segment, first + offset)
+            if last is not None:
+                segment.last_seq = last
 
     def verdicts(self) -> list[Verdict]:
         """One verdict per message, in the order given."""
-        for index, first in self._twins.items():
-            winner = self._verdicts[first]
-            status = "duplicate" if winner.status == "queued" else winner.status
-            self._verdicts[index] = Verdict(
-                status, winner.transaction_id, winner.message_id, winner.partition_id, winner.seq, winner.error
-            )
-        return [self._verdicts[index] for index in range(len(self._items))]
+        return [verdict for receipt in self.receipts for verdict in receipt.verdicts()]
 
-    def _queued(self, index: int, message: str, segment: Segment, seq: int) -> None:
-        transaction_id = self._items[index].transaction_id or message
-        self._verdicts[index] = Verdict("queued", transaction_id, message, segment.place.uid, seq)
-
-    async def _drop_stored(self, db: Executor) -> None:
+    async def drop_stored(self, db: Executor) -> None:
         """Settle what the database already holds: our own first attempt, or somebody else's message."""
-        encoded = encode(self._segments or (), self._items)
+        encoded = await self.prepare(db)
         pids = [encoded.pids[position >> 16] for position in encoded.key_pos]
         rows = await db.fetch(sql.query("stored_keys"), pids, encoded.keys)
         held = {(row["partition_id"], str(row["h"])): row for row in rows}
-        for segment in self._segments or ():
+        for segment in self.segments:
             base = held.get((segment.place.partition_id, segment.base))
             if base is not None:
-                for offset, (index, message) in enumerate(zip(segment.indexes, segment.ids(), strict=True)):
-                    self._queued(index, message, segment, base["seq"] + offset)
-                segment.keep([False] * len(segment.indexes))
+                ids = enumerate(segment.ids())
+                segment.settle({at: segment.queued(at, message, base["seq"] + index) for index, (at, message) in ids})
                 continue
-            wanted = []
-            for index, key in zip(segment.indexes, segment.keys, strict=True):
-                row = held.get((segment.place.partition_id, key)) if key else None
-                wanted.append(row is None)
-                if row is not None:
-                    self._verdicts[index] = self._duplicate(index, segment, row)
-            segment.keep(wanted)
+            keys = segment.keys or []
+            found = {at: held.get((segment.place.partition_id, keys[at] or "")) for at in segment.open()}
+            segment.settle({at: _duplicate(segment, at, row) for at, row in found.items() if row is not None})
 
-    def _duplicate(self, index: int, segment: Segment, row: asyncpg.Record) -> Verdict:
-        message = str(row["message_id"]) if row["message_id"] else None
-        ours = message is not None and message[:32] == segment.base[:32]
-        return Verdict(
-            "queued" if ours else "duplicate",
-            self._items[index].transaction_id or "",
-            message,
-            segment.place.uid,
-            row["seq"],
-        )
-
-    async def _replace_places(self, db: Executor) -> None:
+    def _replace_places(self) -> None:
         """Resolve the partitions again; ids stay as they are."""
-        for segment in self._segments or ():
-            names = {(self._items[index].queue, self._items[index].partition) for index in segment.indexes}
-            self._directory.forget_partitions(names)
-            for place in await self._directory.partitions(db, list(names)):
-                segment.place = place
-        if self._segments is not None:
-            self._segments.sort(key=lambda segment: segment.place.partition_id)
+        self._directory.forget_partitions((segment.queue, segment.partition) for segment in self.segments)
+        for segment in self.segments:
+            segment.displace()
 
     def _drop_queue(self, queue_id: int, error: StorageError) -> None:
-        for segment in self._segments or ():
+        for segment in self.segments:
             if segment.place.queue_id == queue_id:
-                for index in segment.indexes:
-                    self._verdicts[index] = Verdict(
-                        "queue_full",
-                        self._items[index].transaction_id or "",
-                        None,
-                        segment.place.uid,
-                        None,
-                        error.message,
-                    )
-                segment.keep([False] * len(segment.indexes))
+                full = {at: self._refused(segment, at, "queue_full", error.message) for at in segment.open()}
+                segment.settle(full)
+
+    @staticmethod
+    def _refused(segment: Segment, position: int, status: Literal["queue_full", "failed"], error: str) -> Verdict:
+        transaction_id = segment.items[position].transaction_id or ""
+        return Verdict(status, transaction_id, None, segment.place.uid, None, error)
 
 
-async def push(db: Executor, directory: Directory, items: Sequence[PushItem]) -> list[Verdict]:
+def _duplicate(segment: Segment, position: int, row: asyncpg.Record) -> Verdict:
+    message = str(row["message_id"]) if row["message_id"] else None
+    ours = message is not None and message[:32] == segment.base[:32]
+    status: Literal["queued", "duplicate"] = "queued" if ours else "duplicate"
+    return Verdict(status, segment.items[position].transaction_id or "", message, segment.place.uid, row["seq"])
+
+
+async def push(
+    db: Executor, directory: Directory, items: Sequence[PushItem], sealer: Sealer | None = None
+) -> list[Verdict]:
     """Store messages of any number of queues and partitions in one transaction; order is kept per partition."""
-    plan = PushPlan(items, directory)
+    plan = PushPlan([Parcel.of(items)], directory, sealer)
     await execute(db, plan)
     return plan.verdicts()
 
@@ -173,3 +154,6 @@ async def execute(db: Executor, plan: PushPlan) -> None:
     raise StorageError(
         f"a push did not come to rest in {_ATTEMPTS} attempts; its partitions are deleted as fast as they are made"
     )
+
+
+__all__ = ["PushPlan", "Receipt", "Sealer", "Verdict", "execute", "push"]

@@ -16,12 +16,12 @@ import asyncpg
 
 from .. import sql
 from ..domain.ids import is_uuid
-from ..domain.segments import PushItem
+from ..domain.segments import Parcel, PushItem, Verdict
 from .ack import AckItem, AckResult, Run, report, resolve
 from .directory import Directory
 from .errors import AckRefused, LeaseNotHeld, PartitionGone, QueueFull, StaleConfig, StorageError, translate
 from .pool import Executor, undeadlocked
-from .push import PushPlan, Verdict
+from .push import PushPlan, Sealer
 
 _ATTEMPTS: Final = 50
 
@@ -41,10 +41,11 @@ class Transaction:
         acks: Sequence[AckItem],
         pushes: Sequence[PushItem],
         required_leases: Sequence[str] = (),
+        sealer: Sealer | None = None,
     ) -> None:
         self._acks = acks
         self._required = [lease.lower() for lease in required_leases]
-        self._plan = PushPlan(pushes, directory)
+        self._plan = PushPlan([Parcel.of(pushes)], directory, sealer)
         self._replay = False
 
     async def commit(self, db: Executor) -> Committed:
