@@ -78,6 +78,7 @@ end $$;
 
 -- pids: ascending, each once. ns, bases, last_ids, txs, datas, traces, subs, encs: one entry per partition.
 -- keys: the dedup keys, key_pos: for each, (index of its partition << 16) + index of its message, both from 0.
+-- encs: NULL for a segment says that the caller takes its queue for not encrypted.
 -- bounded_queues: the queues among them that have a maxSize, as the caller knows it.
 -- A key that is already there fails the call with unique_violation: look it up, drop that message, call again.
 create or replace function queen.push_v1(
@@ -91,6 +92,7 @@ declare
     lasts bigint[];
     times timestamptz[];
     unbounded_ok boolean;
+    encrypted_ok boolean;
 begin
     if cardinality(bounded_queues) > 0 then
         perform queen.reserve_depth(bounded_queues, pids, ns);
@@ -106,20 +108,24 @@ begin
             last_seq = l.last_seq + excluded.last_seq,
             last_message_id = excluded.last_message_id,
             last_message_created_at = greatest(l.last_message_created_at, clock_timestamp())
-        returning l.partition_id, l.last_seq, l.last_message_created_at as at, not l.bounded or l.queue_id = any (bounded_queues) as ok
+        returning l.partition_id, l.last_seq, l.last_message_created_at as at, l.encrypted,
+            not l.bounded or l.queue_id = any (bounded_queues) as ok
     ), stored as (
         insert into queen.segments (partition_id, last_seq, created_at, n, base, tx, data, trace_ids, subs, enc)
         select a.partition_id, a.last_seq, a.at, g.n, g.base, g.tx, g.data, g.trace, g.sub, g.enc
         from allocated a join g on g.pid = a.partition_id
     )
     select array_agg(a.partition_id order by a.partition_id), array_agg(a.last_seq order by a.partition_id),
-           array_agg(a.at order by a.partition_id), bool_and(a.ok)
-        into got, lasts, times, unbounded_ok from allocated a;
+           array_agg(a.at order by a.partition_id), bool_and(a.ok), bool_and(not a.encrypted or g.enc is not null)
+        into got, lasts, times, unbounded_ok, encrypted_ok from allocated a join g on g.pid = a.partition_id;
     if got is distinct from pids then
         raise exception 'partitions must be given once each, in ascending order' using errcode = 'QM008';
     end if;
     if not unbounded_ok then
         raise exception 'a queue of this push has a maxSize now' using errcode = 'QM003';
+    end if;
+    if not encrypted_ok then
+        raise exception 'a queue of this push is encrypted now' using errcode = 'QM003';
     end if;
     insert into queen.dedup (h, partition_id, seq)
         select k.h, pids[(k.pos >> 16) + 1], lasts[(k.pos >> 16) + 1] - ns[(k.pos >> 16) + 1] + (k.pos & 65535) + 1

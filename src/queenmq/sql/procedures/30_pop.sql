@@ -198,13 +198,9 @@ begin
     return first;
 end $$;
 
--- Answer many pops in one call. Request r takes from the groups req_groups[req_from[r] .. req_to[r]], in that order:
--- from partition req_partition[r] when it is given, else from any, least recently served first, up to req_max[r]
--- partitions and req_batch[r] messages. req_start: see start_seq, used where the group's subscription is undecided.
--- One row per segment delivered; for a request with nothing, one row with partition_id NULL, the reason, and when the
--- earliest cursor of its groups becomes ready.
-create or replace function queen.pop_v1(
-    req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
+-- Answer these requests one after another, with every rule. Parameters and rows as in pop_v1.
+create or replace function queen.pop_one_by_one(
+    requests integer[], req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
     req_lease uuid[], req_auto boolean[], req_start timestamptz[]
 ) returns table (
     request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
@@ -225,8 +221,20 @@ declare
     claimed integer;
     seen integer;
     known boolean;
+    r integer;
+    empty_group integer;          -- a group of which a request has just found nothing: the next need not look
+    empty_reason text;
+    empty_ready timestamptz;
 begin
-    for r in 1 .. coalesce(cardinality(req_from), 0) loop
+    foreach r in array requests loop
+        gid := req_groups[req_from[r]];
+        if req_partition[r] is null and req_from[r] = req_to[r] and gid = empty_group then
+            request := r;
+            reason := empty_reason;
+            ready_at := empty_ready;
+            return next;
+            continue;
+        end if;
         wanted := req_batch[r];
         claimed := 0;
         known := false;
@@ -277,6 +285,133 @@ begin
             reason := case when known then 'empty' else 'unknown_group' end;
             ready_at := queen.next_ready(req_groups[req_from[r]:req_to[r]], req_partition[r]);
             return next;
+            if req_partition[r] is null and req_from[r] = req_to[r] then
+                empty_group := req_groups[req_from[r]];
+                empty_reason := reason;
+                empty_ready := ready_at;
+            end if;
         end if;
     end loop;
+end $$;
+
+-- Which requests the set-based claims below can serve: one group, one partition, a lease, and a queue whose options put
+-- no condition on a delivery.
+create or replace function queen.plain_pops(
+    req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
+    req_lease uuid[], req_auto boolean[]
+) returns table (request integer, gid integer, pid bigint, batch integer, lease uuid, hold interval)
+language sql stable as $$
+    select r.request::integer, m.group_id, r.pid, r.batch, r.lease,
+           make_interval(secs => case when q.lease_time = 0 then 60 else q.lease_time end)
+    from unnest(req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto)
+        with ordinality r (first, last, pid, batch, most, lease, auto, request)
+    join queen.consumer_groups_metadata m on m.group_id = req_groups[r.first] and m.registered
+    join queen.queues q on q.queue_id = m.queue_id
+    where r.first = r.last and (r.most = 1 or r.pid is not null) and not r.auto
+    and q.delayed_processing = 0 and q.window_buffer = 0 and coalesce(q.ttl, 0) = 0
+$$;
+
+-- Write the leases of requests that have been matched with locked cursors. Only cursors with nothing special about them
+-- are taken: no lease that ran out, no retries, no unresolved start, and a message to deliver; the others are left to claim.
+-- lasts is the end of what the caller's snapshot may deliver.
+create or replace function queen.lease_plain(
+    requests integer[], pids bigint[], gids integer[], batches integer[], leases uuid[], holds interval[],
+    out taken integer[], out took bigint[], out froms bigint[], out tos bigint[], out untils timestamptz[]
+)
+language sql as $$
+    with chosen as materialized (
+        select x.request, x.lease, clock_timestamp() + x.hold as until, c.partition_id, c.group_id,
+               least(greatest(c.acked_seq, s.below) + x.batch, l.last_seq) as upto
+        from unnest(requests, pids, gids, batches, leases, holds) x (request, pid, gid, batch, lease, hold)
+        join queen.partition_consumers c on c.partition_id = x.pid and c.group_id = x.gid
+        join queen.partition_lookup l on l.partition_id = x.pid
+        cross join lateral (
+            select z.last_seq - z.n as below from queen.segments z
+            where z.partition_id = x.pid and z.last_seq > c.acked_seq order by z.last_seq limit 1) s
+        where c.lease_id is null and c.start_from is null and c.retries is null and not c.isolate and l.last_seq > c.acked_seq
+    ), leased as (
+        update queen.partition_consumers c set lease_id = x.lease, lease_to = x.upto,
+            lease_expires_at = x.until, ready_at = x.until
+        from chosen x where c.partition_id = x.partition_id and c.group_id = x.group_id
+        returning x.request, c.partition_id, c.acked_seq, c.lease_to, c.lease_expires_at
+    )
+    select array_agg(u.request), array_agg(u.partition_id), array_agg(u.acked_seq), array_agg(u.lease_to), array_agg(u.lease_expires_at)
+    from leased u
+$$;
+
+-- Answer many pops in one call. Request r takes from the groups req_groups[req_from[r] .. req_to[r]], in that order:
+-- from partition req_partition[r] when it is given, else from any, least recently served first, up to req_max[r]
+-- partitions and req_batch[r] messages. req_start: see start_seq, used where the group's subscription is undecided.
+-- One row per segment delivered; for a request with nothing, one row with partition_id NULL, the reason, and when the
+-- earliest cursor of its groups becomes ready.
+-- Plain requests are matched with cursors all at once; what is left, and everything special, is answered one by one.
+create or replace function queen.pop_v1(
+    req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
+    req_lease uuid[], req_auto boolean[], req_start timestamptz[]
+) returns table (
+    request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
+    from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
+    last_seq bigint, n integer, base uuid, base_idx integer, created_at timestamptz,
+    tx bytea, data bytea, trace_ids bytea, subs bytea, enc text, reason text, ready_at timestamptz
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    m record;
+    d record;
+    answered integer[] := '{}';
+begin
+    for kind in 1 .. 2 loop
+        if kind = 1 then
+            -- requests for one partition each; of several for the same one, the first
+            select array_agg(x.request) as requests, array_agg(x.pid) as pids, array_agg(x.gid) as gids, array_agg(x.batch) as batches,
+                   array_agg(x.lease) as leases, array_agg(x.hold) as holds into m
+            from (
+                select w.*, c.partition_id from (
+                    select distinct on (p.gid, p.pid) p.* from queen.plain_pops(
+                        req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto) p
+                    where p.pid is not null order by p.gid, p.pid, p.request) w
+                join queen.partition_consumers c on c.partition_id = w.pid and c.group_id = w.gid
+                where c.ready_at <= clock_timestamp() for update of c skip locked
+            ) x;
+        else
+            -- requests for any partition: of each group as many cursors as it has requests, least recently served first
+            with w as materialized (
+                select p.*, row_number() over (partition by p.gid order by p.request) as place from queen.plain_pops(
+                    req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto) p
+                where p.pid is null
+            )
+            select array_agg(w.request) as requests, array_agg(k.partition_id) as pids, array_agg(w.gid) as gids, array_agg(w.batch) as batches,
+                   array_agg(w.lease) as leases, array_agg(w.hold) as holds into m
+            from w join (
+                select g.gid, c.partition_id, row_number() over (partition by g.gid order by c.ready_at) as place
+                from (select w.gid, count(*) as requests from w group by w.gid) g
+                cross join lateral (
+                    select c.partition_id, c.ready_at from queen.partition_consumers c
+                    where c.group_id = g.gid and c.ready_at <= clock_timestamp()
+                    order by c.ready_at limit g.requests for update skip locked) c
+            ) k on k.gid = w.gid and k.place = w.place;
+        end if;
+        continue when m.requests is null;
+        select * into d from queen.lease_plain(m.requests, m.pids, m.gids, m.batches, m.leases, m.holds);
+        continue when d.taken is null;
+        answered := answered || d.taken;
+        return query
+            select u.request, s.partition_id, p.uid, p.name, p.queue_id, w.gid, u.from_seq, u.to_seq, u.until, 1,
+                   s.last_seq, s.n, s.base, s.base_idx, s.created_at, s.tx, s.data, s.trace_ids, s.subs, s.enc,
+                   null::text, null::timestamptz
+            from unnest(d.taken, d.took, d.froms, d.tos, d.untils) u (request, pid, from_seq, to_seq, until)
+            join unnest(m.requests, m.gids) w (request, gid) on w.request = u.request
+            join queen.partitions p on p.partition_id = u.pid
+            cross join lateral (
+                select z.* from queen.segments z where z.partition_id = u.pid and z.last_seq > u.from_seq and z.last_seq <= (
+                    select y.last_seq from queen.segments y where y.partition_id = u.pid and y.last_seq >= u.to_seq order by y.last_seq limit 1)
+                order by z.last_seq) s
+            order by u.request, s.last_seq;
+    end loop;
+    if cardinality(answered) < coalesce(cardinality(req_from), 0) then
+        return query select * from queen.pop_one_by_one(
+            (select array_agg(r order by r) from generate_series(1, cardinality(req_from)) r where r <> all (answered)),
+            req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto, req_start);
+    end if;
 end $$;

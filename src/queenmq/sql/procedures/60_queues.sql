@@ -45,7 +45,8 @@ begin
             insert into queen.partitions (queue_id, name) select q.queue_id, unnest(wanted.names)
             on conflict (queue_id, name) do nothing returning partition_id
         ), looked_up as (
-            insert into queen.partition_lookup (partition_id, queue_id, bounded) select m.partition_id, q.queue_id, q.max_size > 0 from made m
+            insert into queen.partition_lookup (partition_id, queue_id, bounded, encrypted)
+            select m.partition_id, q.queue_id, q.max_size > 0, q.encryption_enabled from made m
         )
         insert into queen.partition_consumers (partition_id, group_id, queue_id, start_from)
         select m.partition_id, g.group_id, q.queue_id,
@@ -77,9 +78,9 @@ begin
         dedup_window_seconds = q.dedup_window_seconds, encryption_enabled = q.encryption_enabled,
         version = nextval('queen.queue_version'), updated_at = clock_timestamp()
         where u.queue_id = q.queue_id returning * into q;
-    if (q.max_size > 0) <> (was.max_size > 0) then
+    if (q.max_size > 0, q.encryption_enabled) <> (was.max_size > 0, was.encryption_enabled) then
         perform 1 from queen.partition_lookup l where l.queue_id = q.queue_id order by l.partition_id for no key update;
-        update queen.partition_lookup l set bounded = q.max_size > 0 where l.queue_id = q.queue_id;
+        update queen.partition_lookup l set bounded = q.max_size > 0, encrypted = q.encryption_enabled where l.queue_id = q.queue_id;
     end if;
     insert into queen.queue_depth (queue_id) select q.queue_id where q.max_size > 0 on conflict (queue_id) do nothing;
     if (q.delayed_processing, q.window_buffer, q.retry_delay) is distinct from (was.delayed_processing, was.window_buffer, was.retry_delay) then

@@ -60,7 +60,7 @@ create or replace function queen.pack_dead_letters(
 )
 language sql as $$
     with d as materialized (
-        select x.id, x.data, x.trace_id, x.producer_sub, x.encrypted, p.partition_id as pid, q.queue_id, q.max_size > 0 as bounded,
+        select x.id, x.data, x.trace_id, x.producer_sub, x.encrypted, p.partition_id as pid, q.queue_id, q.max_size > 0 as bounded, q.encryption_enabled as sealed,
                dense_rank() over (order by p.partition_id)::integer as segment,
                dense_rank() over (partition by p.partition_id order by x.created_at, x.partition_id, x.seq)::integer as place
         from queen.dead_letter_queue x join queen.queues q on q.queue_id = x.queue_id
@@ -71,7 +71,7 @@ language sql as $$
         select m.segment, m.pid, count(*)::integer as n, queen.segment_base() as base, string_agg(m.data, '\x1e' order by m.place) as data,
                case when count(m.trace_id) > 0 then string_agg(coalesce(m.trace_id::text, ''), E'\x1e' order by m.place) end as trace,
                case when count(m.producer_sub) > 0 then string_agg(coalesce(m.producer_sub, ''), E'\x1e' order by m.place) end as sub,
-               case when bool_or(m.encrypted) then string_agg(m.encrypted::integer::text, '' order by m.place) end as enc
+               case when bool_or(m.encrypted or m.sealed) then string_agg(m.encrypted::integer::text, '' order by m.place) end as enc
         from m group by m.segment, m.pid
     )
     select array_agg(s.pid order by s.segment), array_agg(s.n order by s.segment), array_agg(s.base order by s.segment),
