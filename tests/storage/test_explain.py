@@ -219,7 +219,7 @@ async def test_renew_and_release(big: Big) -> None:
     async def both() -> None:
         lease = next(leases)
         assert (await renew(big.db, lease, 1000)).renewed == 3
-        assert await release(big.db, lease) == 3
+        assert await release(big.db, [lease]) == 3
 
     assert_cheap(await big.measure(both), 40, "partition_consumers_lease")
 

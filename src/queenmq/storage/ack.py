@@ -48,6 +48,7 @@ class AckResult:
     partition: str | None = None
     lease_released: bool = False
     dlq: bool = False
+    more: bool = False  # the partition is free and has messages for the group
 
 
 @dataclass(slots=True)
@@ -79,35 +80,56 @@ class Renewal:
     error: Literal["Lease not found", "Lease expired"] | None
 
 
-async def ack(db: Executor, items: Sequence[AckItem]) -> list[AckResult]:
-    """Settle messages; one result per item, in the order given. A bad item does not touch the others."""
+async def ack(db: Executor, items: Sequence[AckItem], *, replay: bool = False) -> list[AckResult]:
+    """Settle messages; one result per item, in the order given. A bad item does not touch the others.
+
+    `replay` says that the same items may have been settled by an attempt whose answer was lost.
+    """
     results, runs = await resolve(db, items)
-    for batch in _disjoint(runs):
-        refused = await _settle(db, batch, results)
+    for batch in disjoint(runs):
+        refused = await _settle(db, batch, results, replay)
         if refused:
-            await _settle(db, refused, results)
+            await _settle(db, refused, results, replay)
     return results
 
 
-async def _settle(db: Executor, batch: list[Run], results: list[AckResult]) -> list[Run]:
+async def _settle(db: Executor, batch: list[Run], results: list[AckResult], replay: bool) -> list[Run]:
     """Settle runs that touch different cursors; returns those to be settled again, one by one."""
     verdicts = [run.verdicts() for run in batch]
-    arguments = (
+    rows = await call(
+        db,
         [run.partition_id for run in batch],
         [run.group_id for run in batch],
         [run.lease_id for run in batch],
         [run.upto() for run in batch],
         verdicts,
+        replay=replay,
     )
-    async with translated():
-        rows = await undeadlocked(partial(db.fetch, sql.query("ack"), *arguments))
     refused = []
     for row in rows:
         run = batch[row["run"] - 1]
         if not report(run, row["result"], row["released"], results) and verdicts[row["run"] - 1] is None:
             run.one_by_one = True
             refused.append(run)
+        elif row["more"]:
+            results[run.items[0][1]].more = True
     return refused
+
+
+async def call(
+    db: Executor,
+    pids: list[int],
+    gids: list[int],
+    leases: Sequence[str | None],
+    uptos: list[int],
+    verdicts: Sequence[str | None],
+    *,
+    replay: bool,
+) -> list[Any]:
+    """Settle runs that touch different cursors, as `queen.ack_v1` describes them; one row per run."""
+    statement = sql.query("ack")
+    async with translated():
+        return await undeadlocked(partial(db.fetch, statement, pids, gids, leases, uptos, verdicts, replay))
 
 
 async def resolve(db: Executor, items: Sequence[AckItem]) -> tuple[list[AckResult], list[Run]]:
@@ -165,19 +187,32 @@ def report(run: Run, answer: str | None, released: bool, results: list[AckResult
 
 async def renew(db: Executor, lease_id: str, seconds: int) -> Renewal:
     """Hold a lease for at least this many seconds from now, never shorter than it already does."""
-    if not is_uuid(lease_id):
-        return Renewal(0, None, "Lease not found")
+    return (await renew_many(db, [(lease_id, seconds)]))[0]
+
+
+async def renew_many(db: Executor, wanted: Sequence[tuple[str, int]]) -> list[Renewal]:
+    """Renew many leases in one statement; one answer for each, in the order given."""
+    known = [(lease.lower(), seconds) for lease, seconds in wanted if is_uuid(lease)]
     async with translated():
-        row = await db.fetchrow(sql.query("renew"), lease_id, seconds)
+        rows = await undeadlocked(
+            partial(db.fetch, sql.query("renew"), [lease for lease, _ in known], [seconds for _, seconds in known])
+        )
+    answers = {str(row["lease"]): row for row in rows}
+    return [_renewal(answers.get(lease.lower())) for lease, _ in wanted]
+
+
+def _renewal(row: Any) -> Renewal:
+    if row is None:
+        return Renewal(0, None, "Lease not found")
     if row["renewed"]:
         return Renewal(row["renewed"], row["expires_at"], None)
     return Renewal(0, None, "Lease expired" if row["known"] else "Lease not found")
 
 
-async def release(db: Executor, lease_id: str, partition_id: int | None = None) -> int:
-    """Give a lease back unused: nothing is counted, the messages are available at once."""
+async def release(db: Executor, lease_ids: Sequence[str], partition_id: int | None = None) -> int:
+    """Give leases back unused: nothing is counted, the messages are available at once."""
     async with translated():
-        return int(await db.fetchval(sql.query("release"), lease_id, partition_id))
+        return int(await undeadlocked(partial(db.fetchval, sql.query("release"), lease_ids, partition_id)))
 
 
 def _usable(item: AckItem, result: AckResult) -> bool:
@@ -193,7 +228,7 @@ def _usable(item: AckItem, result: AckResult) -> bool:
     return False
 
 
-def _disjoint(runs: Sequence[Run]) -> list[list[Run]]:
+def disjoint(runs: Sequence[Run]) -> list[list[Run]]:
     """Batches in which each (partition, group) stands once; almost always there is one."""
     batches: list[dict[tuple[int, int], Run]] = []
     for run in runs:

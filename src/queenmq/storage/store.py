@@ -133,7 +133,7 @@ class Store:
         return await acks.renew(self.pool, lease_id, seconds)
 
     async def release(self, lease_id: str) -> int:
-        return await acks.release(self.pool, lease_id)
+        return await acks.release(self.pool, [lease_id])
 
     def transaction(
         self, acks: Sequence[AckItem] = (), pushes: Sequence[PushItem] = (), required_leases: Sequence[str] = ()

@@ -1,5 +1,10 @@
 -- Ack, renew, release.
 
+-- What these replace has other parameters or columns, which create or replace cannot change.
+drop function if exists queen.ack_v1(bigint[], integer[], uuid[], bigint[], jsonb[]);
+drop function if exists queen.renew_v1(uuid, integer);
+drop function if exists queen.release_v1(uuid, bigint);
+
 -- Settle the messages of one lease one by one. verdicts: [[seq, status, error], ...] with ascending seq and status
 -- completed, failed, retry or dlq. A completed or dead-lettered message settles everything before it. The first message
 -- that is to come again holds the cursor: nothing behind it is settled. Without a lease nothing is fenced; but while nobody
@@ -124,8 +129,9 @@ end $$;
 -- Settle many leases in one call. Run i acknowledges everything up to uptos[i] under leases[i], or, when verdicts[i] is
 -- given, message by message (see settle). A (partition, group) stands in one run only.
 -- The common case, a live lease and only completed messages, is one statement for all runs; the rest goes one by one.
-create or replace function queen.ack_v1(pids bigint[], gids integer[], leases uuid[], uptos bigint[], verdicts jsonb[])
-returns table (run integer, result jsonb, acked_seq bigint, released boolean)
+-- replay: see settle. more: the partition is free, and has messages for the group.
+create or replace function queen.ack_v1(pids bigint[], gids integer[], leases uuid[], uptos bigint[], verdicts jsonb[], replay boolean)
+returns table (run integer, result jsonb, acked_seq bigint, released boolean, more boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -159,13 +165,14 @@ begin
             lease_expires_at = case when k.upto < c.lease_to then c.lease_expires_at end,
             ready_at = case when k.upto < c.lease_to then c.ready_at when k.last_seq > k.upto then clock_timestamp() end
         from k where k.plain and c.partition_id = k.pid and c.group_id = k.gid
-        returning k.run::integer, c.acked_seq, c.lease_id is null as released
+        returning k.run::integer, c.acked_seq, c.lease_id is null as released, c.lease_id is null and c.ready_at is not null as more
     loop
         done := done || r.run;
         run := r.run;
         result := null;
         acked_seq := r.acked_seq;
         released := r.released;
+        more := r.more;
         return next;
     end loop;
     if cardinality(done) = cardinality(pids) then
@@ -176,46 +183,55 @@ begin
         where a.run <> all (done) order by a.pid, a.gid
     loop
         run := r.run;
-        result := queen.settle(r.pid, r.gid, r.lease, coalesce(r.verdict, jsonb_build_array(jsonb_build_array(r.upto, 'completed', null))), false);
+        result := queen.settle(r.pid, r.gid, r.lease, coalesce(r.verdict, jsonb_build_array(jsonb_build_array(r.upto, 'completed', null))), replay);
         acked_seq := (result ->> 'acked')::bigint;
         released := (result ->> 'released')::boolean;
+        more := released;
         return next;
     end loop;
 end $$;
 
--- Extend every partition held by a lease. renewed = 0: known tells an expired lease from an unknown one.
-create or replace function queen.renew_v1(lease uuid, seconds integer, out renewed integer, out known boolean, out expires_at timestamptz)
+-- Extend every partition held by these leases, each by its own seconds. renewed = 0: known tells an expired lease from an
+-- unknown one.
+create or replace function queen.renew_v1(leases uuid[], seconds integer[])
+returns table (lease uuid, renewed integer, known boolean, expires_at timestamptz)
 language plpgsql as $$
+#variable_conflict use_column
 declare
     t timestamptz := clock_timestamp();
-    until timestamptz := t + make_interval(secs => seconds);
 begin
-    with held as materialized (
-        select c.partition_id, c.group_id from queen.partition_consumers c
-        where c.lease_id = lease order by c.partition_id, c.group_id for update
-    ), extended as (
-        update queen.partition_consumers c set
-            lease_expires_at = greatest(c.lease_expires_at, until), ready_at = greatest(c.lease_expires_at, until)
-        from held h where c.partition_id = h.partition_id and c.group_id = h.group_id and c.lease_expires_at > t
-        returning c.lease_expires_at
-    )
-    select (select count(*) from extended), exists (select from held), (select min(e.lease_expires_at) from extended e)
-        into renewed, known, expires_at;
+    return query
+        with wanted as materialized (
+            select w.lease, max(w.s) as s from unnest(leases, seconds) w (lease, s) group by w.lease
+        ), held as materialized (
+            select c.partition_id, c.group_id, c.lease_id, c.lease_expires_at, t + make_interval(secs => w.s) as until
+            from wanted w join queen.partition_consumers c on c.lease_id = w.lease
+            order by c.partition_id, c.group_id for update of c
+        ), extended as (
+            update queen.partition_consumers c set
+                lease_expires_at = greatest(c.lease_expires_at, h.until), ready_at = greatest(c.lease_expires_at, h.until)
+            from held h where c.partition_id = h.partition_id and c.group_id = h.group_id and c.lease_id = h.lease_id and c.lease_expires_at > t
+            returning c.lease_id, c.lease_expires_at
+        )
+        select w.lease, (select count(*)::integer from extended e where e.lease_id = w.lease),
+               exists (select from held h where h.lease_id = w.lease),
+               (select min(e.lease_expires_at) from extended e where e.lease_id = w.lease)
+        from wanted w;
 end $$;
 
--- Give a lease back unused: nothing is counted and the messages are available at once.
--- pid NULL: every partition of the lease. Returns how many partitions were freed.
-create or replace function queen.release_v1(lease uuid, pid bigint) returns integer
+-- Give leases back unused: nothing is counted and the messages are available at once.
+-- pid NULL: every partition of the leases. Returns how many partitions were freed.
+create or replace function queen.release_v1(leases uuid[], pid bigint) returns integer
 language plpgsql as $$
 declare
     freed integer;
 begin
     with held as materialized (
         select c.partition_id, c.group_id from queen.partition_consumers c
-        where c.lease_id = lease and (pid is null or c.partition_id = pid) order by c.partition_id, c.group_id for update
+        where c.lease_id = any (leases) and (pid is null or c.partition_id = pid) order by c.partition_id, c.group_id for update
     )
     update queen.partition_consumers c set lease_id = null, lease_to = null, lease_expires_at = null,
-        last_lease_id = lease, ready_at = clock_timestamp()
+        last_lease_id = c.lease_id, ready_at = clock_timestamp()
         from held h where c.partition_id = h.partition_id and c.group_id = h.group_id;
     get diagnostics freed = row_count;
     return freed;

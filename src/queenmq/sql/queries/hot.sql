@@ -43,7 +43,7 @@ left join queen.consumer_groups_metadata g on g.queue_id = p.queue_id and g.name
 order by a.ord;
 
 -- name: ack
-select * from queen.ack_v1($1, $2, $3, $4, $5);
+select * from queen.ack_v1($1, $2, $3, $4, $5, $6);
 
 -- name: renew
 select * from queen.renew_v1($1, $2);
@@ -58,3 +58,19 @@ select * from queen.transaction_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
 -- Which of these leases holds a cursor, or held it last.
 select coalesce(case when lease_id = any ($3) then lease_id end, case when last_lease_id = any ($3) then last_lease_id end)
 from queen.partition_consumers where partition_id = $1 and group_id = $2;
+
+-- name: leased_ranges
+-- What these leases hold: the partition, the group, and the transactionIds of the leased messages, segment by segment.
+select c.lease_id, c.partition_id, c.group_id, c.acked_seq, c.lease_to, p.uid, p.name as partition_name, q.name as queue_name,
+       g.name as group_name, s.last_seq, s.n, s.base, s.base_idx, s.tx
+from queen.partition_consumers c
+join queen.partitions p on p.partition_id = c.partition_id
+join queen.queues q on q.queue_id = p.queue_id
+join queen.consumer_groups_metadata g on g.group_id = c.group_id
+join queen.segments s on s.partition_id = c.partition_id and s.last_seq > c.acked_seq and s.last_seq <= (
+    select z.last_seq from queen.segments z where z.partition_id = c.partition_id and z.last_seq >= c.lease_to order by z.last_seq limit 1)
+where c.lease_id = any ($1::uuid[])
+order by c.lease_id, c.partition_id, s.last_seq;
+
+-- name: queue_names
+select queue_id, name from queen.queues where queue_id = any ($1);
