@@ -225,7 +225,7 @@ class TestReplay:
         won = await claim(store)
         transaction = store.transaction([ack_of(won, 1, status)], [output(1), output(2, "t")], [held(won)])
         first = await store.commit(transaction)
-        second = await store.commit(transaction)
+        second = await store.commit(transaction, replay=True)
         assert [(v.status, v.message_id) for v in second.pushes] == [(v.status, v.message_id) for v in first.pushes]
         assert [(r.success, r.dlq) for r in second.acks] == [(r.success, r.dlq) for r in first.acks]
         assert await stored(store) == [1, 2]
@@ -240,7 +240,7 @@ class TestReplay:
             await attempt.start()
             await transaction.commit(connection)
             await attempt.rollback()
-        assert (await store.commit(transaction)).acks[0].success
+        assert (await store.commit(transaction, replay=True)).acks[0].success
         assert await stored(store) == [1]
         assert (await cursor(store))["acked_seq"] == 1
 

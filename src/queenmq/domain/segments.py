@@ -27,6 +27,10 @@ _T = TypeVar("_T")
 class PushItem(PushEntry, gc=False):
     """One message with what the server adds to it."""
 
+    payload: bytes = b"null"  # type: ignore[assignment]  # whoever makes an item has the text, not a decoder's view
+    partition: str | None = None
+    transaction_id: str | None = None
+    trace_id: str | None = None
     producer_sub: str | None = None
     encrypted: bool = False
 
@@ -72,6 +76,7 @@ class Segment:
 
     Positions count from 0 in `items`. `kept` are the positions that are still to be stored, None while that is all of
     them; `verdicts` tells what became of the others, `twins` which repeat the transactionId of an earlier one.
+    `canonical`: every transactionId is a UUID in its usual form.
     """
 
     queue: str
@@ -85,6 +90,7 @@ class Segment:
     kept: list[int] | None = None
     verdicts: dict[int, Verdict] = field(default_factory=dict)
     twins: dict[int, int] = field(default_factory=dict)
+    canonical: bool = False
     last_seq: int = 0
     _place: Place | None = None
 
@@ -117,7 +123,9 @@ class Segment:
 
     def stamp(self) -> None:
         """Compute the dedup keys and find twins, once."""
-        keys = self.keys = dedup_keys([item.transaction_id for item in self.items])
+        names = [item.transaction_id for item in self.items]
+        keys = self.keys = dedup_keys(names)
+        self.canonical = keys is names
         if len(set(keys)) == len(keys):
             return
         first: dict[str, int] = {}
@@ -172,6 +180,11 @@ class Receipt:
     """Where the messages of one request went, in their order."""
 
     runs: list[Run]
+
+    @property
+    def complete(self) -> bool:
+        """Every message was stored, as far as it takes no closer look to say so."""
+        return all(run.segment.kept is None for run in self.runs)
 
     def verdicts(self) -> list[Verdict]:
         outcomes: dict[int, list[Verdict]] = {}

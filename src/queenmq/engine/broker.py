@@ -1,78 +1,105 @@
-"""One worker's engine: every operation a client can ask for, as a future of its answer."""
+"""One worker's engine: every operation a client can ask for, as a future of its answer.
+
+The sidecar of a worker: a buffer per operation, connections of its own for the hot ones, what it remembers of names and
+leases, and the parked pops. Everything else (queues, status, traces) goes through `store` and its pool.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import Future
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from ..domain.segments import PushItem
-from ..storage.ack import AckItem, AckResult, Renewal
+import asyncpg
+
+from ..domain.cipher import Cipher
+from ..domain.segments import PushItem, Receipt, Segment
+from ..storage.ack import AckItem, Renewal
+from ..storage.errors import StorageError
+from ..storage.pool import connect, create_pool
 from ..storage.pop import QUEUE_MODE, PopResult
 from ..storage.store import Store
+from ..storage.tidy import Tidier
 from ..storage.transactions import Committed
 from ..wire.requests import AckEntry, PushEntry
+from .acks import Acks, Stretch
+from .budget import Budget
 from .config import EngineConfig
-from .requests import PopAsk, PushReceipt, TransactionAsk
+from .errors import Stopping
+from .leases import LeaseMemory
+from .links import Links
+from .pops import Pops
+from .pushes import Pushes
+from .renewals import Renewals
+from .requests import PopAsk, TransactionAsk
+from .transactions import Transactions
+
+_log = logging.getLogger(__name__)
+_ITEM_BYTES: Final = 256  # what a small item costs when the caller does not say its size
 
 
 class Broker:
-    """Futures end with the answer, with a StorageError, an EngineError or an InvalidValue. Cancelling the future of a
-    pop says that the client has left: it takes no message any more, and a lease it has won is given back."""
+    """Futures end with the answer, with a StorageError, an EngineError, a CipherError or an InvalidValue.
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    Cancelling the future of a pop says that the client has left: it takes no message any more, and a lease it has won
+    is given back.
+    """
+
+    def __init__(self, config: EngineConfig, pool: asyncpg.Pool, cipher: Cipher | None = None) -> None:
+        self.store = Store(pool, cipher)
+        directory = self.store.directory
+        self.links = Links(partial(_connect, config), config.connections)
+        self.leases = LeaseMemory()
+        self.budget = Budget(config.max_pending_bytes)
+        self._tidier = Tidier()
+        self._tidying: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.pops = Pops(config, self.links, directory, self.leases, cipher, written=self._written)
+        freed = self.pops.waiters.freed
+        self.pushes = Pushes(config, self.links, directory, cipher, pushed=self._pushed)
+        self.acks = Acks(config, self.links, self.leases, freed=freed, written=self._written)
+        self.transactions = Transactions(config, self.links, directory, cipher, pushed=self._pushed, freed=freed)
+        self.renewals = Renewals(config, self.links)
 
     @classmethod
-    async def open(cls, config: EngineConfig) -> Broker:
-        return cls(
-            await Store.open(
-                config.dsn,
-                size=config.admin_connections,
-                statement_timeout_ms=config.statement_timeout_ms,
-                connect_timeout=config.connect_timeout,
-            )
+    async def open(cls, config: EngineConfig, cipher: Cipher | None = None) -> Broker:
+        """Raises StorageError when the database cannot be reached now."""
+        pool = await create_pool(
+            config.dsn,
+            size=config.admin_connections,
+            statement_timeout_ms=config.statement_timeout_ms,
+            connect_timeout=config.connect_timeout,
         )
+        return cls(config, pool, cipher)
 
     async def drain(self) -> None:
         """Take nothing new, answer parked pops with nothing, finish what is under way."""
+        self._stopping = True
+        self.pops.stop_waiting()
+        for batcher in (self.pushes.batcher, self.acks.batcher, self.transactions.batcher, self.renewals.batcher):
+            await batcher.idle()
+        await self.pops.idle()
 
     async def close(self) -> None:
+        if self._tidying is not None:
+            self._tidying.cancel()
+        await self.links.close()
         await self.store.close()
 
-    def push(self, items: Sequence[PushEntry], producer_sub: str | None = None) -> Future[PushReceipt]:
-        async def work() -> PushReceipt:
-            return PushReceipt(items, await self.store.push(_items(items, producer_sub)))
-
-        return asyncio.ensure_future(work())
+    def push(self, items: Sequence[PushEntry], producer_sub: str | None = None, size: int = 0) -> Future[Receipt]:
+        """`size`: the bytes of the request, for the limit on what waits."""
+        return self._charged(self.pushes.add, size or len(items) * _ITEM_BYTES, items, producer_sub)
 
     def pop(self, ask: PopAsk) -> Future[PopResult]:
-        async def work() -> PopResult:
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + ask.wait
-            while True:
-                result = await self._pop_once(ask)
-                if result.claims or loop.time() >= deadline:
-                    return result
-                await asyncio.sleep(min(0.1, deadline - loop.time()))
+        if self._stopping:
+            raise _stopping()
+        return self.pops.add(ask)
 
-        return asyncio.ensure_future(work())
-
-    async def _pop_once(self, ask: PopAsk) -> PopResult:
-        options: dict[str, Any] = {
-            "batch": ask.batch,
-            "partitions": ask.partitions,
-            "auto_ack": ask.auto_ack,
-            "subscription_mode": ask.subscription_mode,
-            "subscription_from": ask.subscription_from,
-        }
-        if ask.queue is None:
-            return await self.store.pop_matching(ask.namespace, ask.task, ask.group, **options)
-        return await self.store.pop(ask.queue, ask.group, partition=ask.partition, **options)
-
-    def ack(self, items: Sequence[AckEntry], group: str | None = None) -> Future[list[AckResult]]:
-        return asyncio.ensure_future(self.store.ack([_ack(item, group or QUEUE_MODE) for item in items]))
+    def ack(self, items: Sequence[AckEntry], group: str | None = None) -> Future[list[Stretch]]:
+        return self._charged(self.acks.add, len(items) * _ITEM_BYTES, items, group)
 
     def transaction(self, ask: TransactionAsk) -> Future[Committed]:
         """Pushes and acks in the order of the operations, each kind by itself. Fails with LeaseNotHeld, AckRefused or
@@ -81,39 +108,89 @@ class Broker:
         acks: list[AckItem] = []
         for operation in ask.operations:
             if isinstance(operation, AckEntry):
-                acks.append(_ack(operation, operation.consumer_group or QUEUE_MODE))
+                acks.append(_ack(operation))
             else:
-                pushes += _items(operation, ask.producer_sub)
-        return asyncio.ensure_future(self.store.commit(self.store.transaction(acks, pushes, ask.required_leases)))
+                pushes += [_item(entry, ask.producer_sub) for entry in operation]
+        size = sum([len(item.payload) for item in pushes]) + (len(pushes) + len(acks)) * _ITEM_BYTES
+        return self._charged(self.transactions.add, size, acks, pushes, ask.required_leases)
 
     def renew(self, lease_id: str, seconds: int) -> Future[Renewal]:
-        return asyncio.ensure_future(self.store.renew(lease_id, seconds))
+        if self._stopping:
+            raise _stopping()
+        return self.renewals.add(lease_id, seconds)
+
+    def _charged(self, add: Any, size: int, *arguments: Any) -> Future[Any]:
+        """Hand a request to its buffer and count it until it is answered."""
+        if self._stopping:
+            raise _stopping()
+        self.budget.take(size)
+        future: Future[Any] = add(*arguments)
+        future.add_done_callback(lambda _: self.budget.give(size))
+        return future
+
+    def _pushed(self, segments: Sequence[Segment]) -> None:
+        self._written(len(segments))
+        waiters = self.pops.waiters
+        if waiters.lines:
+            for segment in segments:
+                if segment.last_seq:
+                    waiters.pushed(segment.queue, segment.partition)
+
+    def _written(self, cursors: int) -> None:
+        """So many cursors were written: now and then their table wants tidying."""
+        self._tidier.note(cursors)
+        if self._tidier.due and self._tidying is None and not self._stopping:
+            self._tidying = asyncio.get_running_loop().create_task(self._tidy())
+
+    async def _tidy(self) -> None:
+        try:
+            await self._tidier.run(self.store.pool)
+        except (StorageError, asyncpg.PostgresError) as error:
+            _log.warning("the cursor table could not be tidied: %s", error)
+        finally:
+            self._tidying = None
 
     def stats(self) -> dict[str, Any]:
         """Counters and timings of this worker's engine, fit for JSON."""
-        return {}
+        waiters = self.pops.waiters
+        return {
+            "operations": {
+                "push": self.pushes.batcher.stats.shown(),
+                "pop": self.pops.batcher.stats.shown(),
+                "ack": self.acks.batcher.stats.shown(),
+                "transaction": self.transactions.batcher.stats.shown(),
+                "renew": self.renewals.batcher.stats.shown(),
+            },
+            "pop_states": self.pops.tally.shown(),
+            "waiting": {"parked": waiters.parked, "keys": waiters.lines},
+            "leases": {"remembered": len(self.leases), "given_back": self.pops.returned},
+            "connections": {"open": self.links.open, "healthy": self.links.healthy},
+            "pending_bytes": self.budget.used,
+        }
 
 
-def _items(entries: Sequence[PushEntry], producer_sub: str | None) -> list[PushItem]:
-    return [
-        PushItem(
-            entry.queue,
-            bytes(entry.payload),
-            entry.partition or "Default",
-            entry.transaction_id,
-            entry.trace_id,
-            producer_sub,
-        )
-        for entry in entries
-    ]
+async def _connect(config: EngineConfig) -> asyncpg.Connection:
+    return await connect(
+        config.dsn, connect_timeout=config.connect_timeout, statement_timeout_ms=config.statement_timeout_ms
+    )
 
 
-def _ack(entry: AckEntry, group: str) -> AckItem:
+def _stopping() -> Stopping:
+    return Stopping("the server is stopping; connect again")
+
+
+def _item(entry: PushEntry, producer_sub: str | None) -> PushItem:
+    return PushItem(
+        entry.queue, bytes(entry.payload), entry.partition, entry.transaction_id, entry.trace_id, producer_sub
+    )
+
+
+def _ack(entry: AckEntry) -> AckItem:
     return AckItem(
         entry.partition_id,
         entry.transaction_id,
         status=entry.status or "completed",
-        group=group,
+        group=entry.consumer_group or QUEUE_MODE,
         lease_id=entry.lease_id or None,
         error=entry.error,
     )

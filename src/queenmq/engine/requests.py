@@ -1,14 +1,13 @@
-"""What the engine is asked, and what it answers."""
+"""What the engine is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from ..storage.pop import QUEUE_MODE
-from ..storage.push import Verdict
 from ..wire.requests import AckEntry, PushEntry
 
 
@@ -37,14 +36,3 @@ class TransactionAsk:
     operations: Sequence[list[PushEntry] | AckEntry]
     required_leases: Sequence[str] = ()
     producer_sub: str | None = None
-
-
-@dataclass(slots=True)
-class PushReceipt:
-    """What became of the messages of one push, in their order."""
-
-    items: Sequence[PushEntry]
-    _verdicts: list[Verdict] = field(default_factory=list)
-
-    def verdicts(self) -> list[Verdict]:
-        return self._verdicts

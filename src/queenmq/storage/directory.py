@@ -38,17 +38,30 @@ class Directory:
             known = {**{name: known[name] for name in set(names) if name in known}, **await self._resolve(db, missing)}
         return [known[name] for name in names]
 
+    async def find(self, db: Executor, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Place]:
+        """The places of those partitions that exist."""
+        known = {name: self._partitions[name] for name in set(names) if name in self._partitions}
+        missing = [name for name in dict.fromkeys(names) if name not in known]
+        if missing:
+            found = _places(missing, await db.fetch(sql.query("find_partitions"), *_columns(missing)))
+            self._remember(found)
+            known |= found
+        return known
+
     async def _resolve(self, db: Executor, names: list[tuple[str, str]]) -> dict[tuple[str, str], Place]:
         found = _places(names, await db.fetch(sql.query("find_partitions"), *_columns(names)))
         absent = [name for name in names if name not in found]
         if absent:
             made = await undeadlocked(partial(db.fetch, sql.query("ensure_partitions"), *_columns(absent)))
             found |= _places(absent, made)
+        self._remember(found)
+        return found
+
+    def _remember(self, found: dict[tuple[str, str], Place]) -> None:
         for name, place in found.items():
             if len(self._partitions) >= self._max:
                 del self._partitions[next(iter(self._partitions))]
             self._partitions[name] = place
-        return found
 
     def forget_partitions(self, names: Iterable[tuple[str, str]]) -> None:
         for name in names:

@@ -125,7 +125,7 @@ def translate(error: Exception) -> StorageError | None:
     if isinstance(error, asyncpg.CannotConnectNowError | asyncpg.AdminShutdownError | asyncpg.CrashShutdownError):
         return DatabaseUnavailable(str(error))
     if isinstance(error, asyncpg.PostgresError) and error.sqlstate in _BY_SQLSTATE:
-        return _BY_SQLSTATE[error.sqlstate](str(error), detail=error.detail)
+        return _BY_SQLSTATE[error.sqlstate](str(error.args[0]), detail=error.detail)  # str() would add the detail
     if isinstance(error, _UNAVAILABLE):
         return DatabaseUnavailable(str(error) or type(error).__name__)
     return None

@@ -35,6 +35,21 @@ class Message(NamedTuple):
     created_at: datetime
 
 
+class SegmentRow(NamedTuple):
+    """A stored segment; its columns are as in `queen.segments`."""
+
+    last_seq: int
+    n: int
+    base: str
+    base_idx: int
+    created_at: datetime
+    tx: bytes | None
+    data: bytes
+    trace_ids: bytes | None
+    subs: bytes | None
+    enc: str | None
+
+
 @dataclass(slots=True)
 class PopRequest:
     """What one consumer asks for. `groups` are group ids, tried in order; `partition_id` narrows to one partition."""
@@ -63,7 +78,8 @@ class Claim:
     to_seq: int
     lease_expires_at: datetime | None
     attempt: int
-    segments: list[Any]
+    segments: list[SegmentRow]
+    queue: str = ""  # set by whoever asked, who knows it
 
     def messages(self) -> Iterator[Message]:
         for row in self.segments:
@@ -77,6 +93,7 @@ class PopResult:
     claims: list[Claim]
     reason: Literal["empty", "unknown_group"] | None = None
     ready_at: datetime | None = None
+    ready_in: float | None = None  # the same in seconds from now, by the database's clock
 
     def messages(self) -> list[Message]:
         return [message for claim in self.claims for message in claim.messages()]
@@ -92,10 +109,14 @@ async def pop(db: Executor, requests: Sequence[PopRequest]) -> list[PopResult]:
         if row["partition_id"] is None:
             result.reason = row["reason"]
             result.ready_at = row["ready_at"]
+            if result.ready_at is not None:
+                result.ready_in = (result.ready_at - row["created_at"]).total_seconds()
             continue
         if not result.claims or result.claims[-1].partition_id != row["partition_id"]:
             result.claims.append(_claim(row, requests[row["request"] - 1]))
-        result.claims[-1].segments.append(row)
+        result.claims[-1].segments.append(
+            SegmentRow(row[10], row[11], str(row[12]), row[13], row[14], row[15], row[16], row[17], row[18], row[19])
+        )
     return results
 
 
@@ -116,6 +137,19 @@ async def register(
         place = GroupPlace(row["queue_id"], row["group_id"], mode is not None)
         directory.remember_group(queue, group, place)
     return place
+
+
+def subscription(
+    group: str, mode: Literal["all", "new"], start: datetime | Literal["now"] | None
+) -> tuple[Literal["all", "new", "timestamp"], datetime | None]:
+    """The mode to store for a new group, and where its cursors start. Queue mode always starts at the beginning."""
+    if group == QUEUE_MODE:
+        return "all", None
+    if isinstance(start, datetime):
+        return "timestamp", start
+    if start == "now" or mode == "new":
+        return "new", NOW
+    return "all", None
 
 
 def _columns(requests: Sequence[PopRequest]) -> tuple[list[Any], ...]:
@@ -155,16 +189,16 @@ def _claim(row: Any, request: PopRequest) -> Claim:
     )
 
 
-def _cut(row: Any, from_seq: int, to_seq: int) -> Iterator[Message]:
+def _cut(row: SegmentRow, from_seq: int, to_seq: int) -> Iterator[Message]:
     """The messages of one segment that lie in (from_seq, to_seq]."""
-    last, count, index = row["last_seq"], row["n"], row["base_idx"]
-    prefix = str(row["base"])[:32]
-    created_at = row["created_at"]
-    payloads = row["data"].split(SEPARATOR)
-    txs = _entries(row["tx"], count)
-    traces = _entries(row["trace_ids"], count)
-    subs = _entries(row["subs"], count)
-    marks = row["enc"] or ""
+    last, count, index = row.last_seq, row.n, row.base_idx
+    prefix = row.base[:32]
+    created_at = row.created_at
+    payloads = row.data.split(SEPARATOR)
+    txs = _entries(row.tx, count)
+    traces = _entries(row.trace_ids, count)
+    subs = _entries(row.subs, count)
+    marks = row.enc or ""
     first = last - count + 1
     for offset in range(max(0, from_seq - first + 1), count - max(0, last - to_seq)):
         message = prefix + SUFFIXES[index + offset]

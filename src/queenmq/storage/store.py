@@ -20,8 +20,8 @@ from . import queues
 from .ack import AckItem, AckResult, Renewal
 from .directory import Directory
 from .pool import create_pool, translated
-from .pop import NOW, QUEUE_MODE, PopRequest, PopResult
-from .push import Verdict, push
+from .pop import QUEUE_MODE, PopRequest, PopResult
+from .push import Sealer, Verdict, push
 from .transactions import Committed, Transaction
 
 SubscriptionMode = Literal["all", "new"]
@@ -30,8 +30,9 @@ SubscriptionMode = Literal["all", "new"]
 class Store:
     """Typed calls on one database."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, sealer: Sealer | None = None) -> None:
         self.pool = pool
+        self._sealer = sealer
         self.directory = Directory()
 
     @classmethod
@@ -59,7 +60,7 @@ class Store:
     async def push(self, items: Sequence[PushItem]) -> list[Verdict]:
         """Raises InvalidValue for an item that may not be stored, and then none is."""
         check(items)
-        return await push(self.pool, self.directory, items)
+        return await push(self.pool, self.directory, items, self._sealer)
 
     async def pop(
         self,
@@ -74,7 +75,8 @@ class Store:
         subscription_from: datetime | Literal["now"] | None = None,
     ) -> PopResult:
         """Messages of a queue, from one partition or from any. Without a queue or messages the result is empty."""
-        mode, start = _subscription(group, subscription_mode, subscription_from)
+        check_name("consumerGroup", group)
+        mode, start = pops.subscription(group, subscription_mode, subscription_from)
         partition_id = None
         if partition is not None:
             partition_id = await self.pool.fetchval(sql.query("find_partition"), queue, partition)
@@ -105,7 +107,8 @@ class Store:
         subscription_from: datetime | Literal["now"] | None = None,
     ) -> PopResult:
         """Messages of any queue with this namespace and task, the most important queue first."""
-        mode, start = _subscription(group, subscription_mode, subscription_from)
+        check_name("consumerGroup", group)
+        mode, start = pops.subscription(group, subscription_mode, subscription_from)
         async with translated():
             rows = await self.pool.fetch(sql.query("matching_queues"), namespace, task, group)
         groups = []
@@ -139,21 +142,7 @@ class Store:
         self, acks: Sequence[AckItem] = (), pushes: Sequence[PushItem] = (), required_leases: Sequence[str] = ()
     ) -> Transaction:
         check(pushes)
-        return Transaction(self.directory, acks, pushes, required_leases)
+        return Transaction(self.directory, acks, pushes, required_leases, self._sealer)
 
-    async def commit(self, transaction: Transaction) -> Committed:
-        return await transaction.commit(self.pool)
-
-
-def _subscription(
-    group: str, mode: SubscriptionMode, start: datetime | Literal["now"] | None
-) -> tuple[Literal["all", "new", "timestamp"], datetime | None]:
-    """The mode to store for a new group, and where its cursors start. Queue mode always starts at the beginning."""
-    check_name("consumerGroup", group)
-    if group == QUEUE_MODE:
-        return "all", None
-    if isinstance(start, datetime):
-        return "timestamp", start
-    if start == "now" or mode == "new":
-        return "new", NOW
-    return "all", None
+    async def commit(self, transaction: Transaction, *, replay: bool = False) -> Committed:
+        return await transaction.commit(self.pool, replay=replay)

@@ -7,6 +7,7 @@ recognised.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ import asyncpg
 
 from .. import sql
 from ..domain.ids import is_uuid
-from ..domain.segments import Parcel, PushItem, Verdict
+from ..domain.segments import Parcel, PushItem, Segment, Verdict
 from .ack import AckItem, AckResult, Run, report, resolve
 from .directory import Directory
 from .errors import AckRefused, LeaseNotHeld, PartitionGone, QueueFull, StaleConfig, StorageError, translate
@@ -46,23 +47,29 @@ class Transaction:
         self._acks = acks
         self._required = [lease.lower() for lease in required_leases]
         self._plan = PushPlan([Parcel.of(pushes)], directory, sealer)
-        self._replay = False
 
-    async def commit(self, db: Executor) -> Committed:
-        """Do it. Raises LeaseNotHeld, AckRefused or QueueFull when it cannot be done, and then nothing was done."""
+    @property
+    def segments(self) -> list[Segment]:
+        """Where the pushes go."""
+        return self._plan.segments
+
+    async def commit(self, db: Executor, *, replay: bool = False) -> Committed:
+        """Do it. Raises LeaseNotHeld, AckRefused or QueueFull when it cannot be done, and then nothing was done.
+
+        `replay` says that an earlier call, whose answer was lost, may have done it.
+        """
         for lease in self._required:
             if not is_uuid(lease):
                 raise LeaseNotHeld(f"required lease {lease} is not held", detail=lease)
         results, runs = await self._resolve(db)
         arguments = (
             self._required,
-            self._replay,
+            replay,
             [run.partition_id for run in runs],
             [run.group_id for run in runs],
             [run.lease_id for run in runs],
             [run.verdicts() for run in runs],
         )
-        self._replay = True
         for _ in range(_ATTEMPTS):
             encoded = await self._plan.prepare(db)
             try:
@@ -100,7 +107,7 @@ class Transaction:
 
     def _committed(self, row: asyncpg.Record, results: list[AckResult], runs: list[Run]) -> Committed:
         for run, answer in zip(runs, row["settled"], strict=True):
-            report(run, answer, False, results)
+            report(run, answer, json.loads(answer)["released"], results)
         self._plan.stored(dict(zip(row["push_pids"] or [], row["push_lasts"] or [], strict=True)))
         return Committed(results, self._plan.verdicts())
 

@@ -231,6 +231,7 @@ begin
         if req_partition[r] is null and req_from[r] = req_to[r] and gid = empty_group then
             request := r;
             reason := empty_reason;
+            created_at := clock_timestamp();
             ready_at := empty_ready;
             return next;
             continue;
@@ -283,6 +284,7 @@ begin
         if claimed = 0 then
             request := r;
             reason := case when known then 'empty' else 'unknown_group' end;
+            created_at := clock_timestamp();
             ready_at := queen.next_ready(req_groups[req_from[r]:req_to[r]], req_partition[r]);
             return next;
             if req_partition[r] is null and req_from[r] = req_to[r] then
@@ -343,7 +345,7 @@ $$;
 -- from partition req_partition[r] when it is given, else from any, least recently served first, up to req_max[r]
 -- partitions and req_batch[r] messages. req_start: see start_seq, used where the group's subscription is undecided.
 -- One row per segment delivered; for a request with nothing, one row with partition_id NULL, the reason, and when the
--- earliest cursor of its groups becomes ready.
+-- earliest cursor of its groups becomes ready, beside the database's own time in created_at.
 -- Plain requests are matched with cursors all at once; what is left, and everything special, is answered one by one.
 create or replace function queen.pop_v1(
     req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],

@@ -1,0 +1,194 @@
+"""Acks: the requests of a flush are settled together, and each gets its own results.
+
+A request is cut into stretches of one lease on one partition. A stretch of only completed messages of a lease that is
+remembered is just its highest sequence number; these, of all requests, are one set-based call. Everything else, and
+what that call refuses, goes message by message through `storage.ack`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import asyncpg
+
+from ..storage import ack as storage
+from ..storage.ack import AckItem, AckResult
+from ..storage.pop import QUEUE_MODE
+from ..wire.requests import AckEntry
+from .batcher import Batcher
+from .config import EngineConfig
+from .isolation import isolated
+from .leases import Held, LeaseMemory
+from .links import Links
+from .persistence import persist
+
+_PATIENCE: Final = 0.001
+_COMPLETED: Final = frozenset({None, "", "completed", "success"})
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Consecutive acks of one lease on one partition. `results` is None while all of them succeeded as one."""
+
+    entries: Sequence[AckEntry]
+    lease_id: str | None
+    partition_uid: str
+    held: Held | None = None
+    upto: int = 0
+    released: bool = False
+    results: list[AckResult] | None = None
+
+
+class AckRequest:
+    __slots__ = ("future", "group", "size", "stretches")
+
+    def __init__(self, stretches: list[Stretch], group: str, size: int, future: asyncio.Future[list[Stretch]]) -> None:
+        self.stretches = stretches
+        self.group = group
+        self.size = size
+        self.future = future
+
+    def lanes(self) -> int:
+        return 0
+
+
+class Acks:
+    """`freed` is told which partitions are free for a group and have more messages."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        links: Links,
+        leases: LeaseMemory,
+        *,
+        freed: Callable[[str, str, str], None],
+        written: Callable[[int], None],
+    ) -> None:
+        self._config = config
+        self._links = links
+        self._leases = leases
+        self._freed = freed
+        self._written = written
+        self._loop = asyncio.get_running_loop()
+        self.batcher: Batcher[AckRequest] = Batcher(
+            self._flush, patience=_PATIENCE, max_items=config.max_items, max_flushes=max(1, config.connections // 2)
+        )
+
+    def add(self, entries: Sequence[AckEntry], group: str | None) -> asyncio.Future[list[Stretch]]:
+        future: asyncio.Future[list[Stretch]] = self._loop.create_future()
+        self.batcher.add(AckRequest(_stretches(entries), group or QUEUE_MODE, len(entries), future))
+        return future
+
+    async def _flush(self, batch: list[AckRequest]) -> None:
+        await isolated(batch, self._settle, self.batcher.stats)
+
+    async def _settle(self, batch: list[AckRequest]) -> None:
+        patience, stats = self._config.retry_timeout, self.batcher.stats
+        await persist(self._links, partial(self._attempt, batch), patience=patience, stats=stats)
+        for request in batch:
+            if not request.future.done():
+                request.future.set_result(request.stretches)
+
+    async def _attempt(self, batch: list[AckRequest], db: asyncpg.Connection, again: bool) -> None:
+        await self._leases.read(db, [each.lease_id for request in batch for each in request.stretches if each.lease_id])
+        plain: list[tuple[AckRequest, Stretch]] = []
+        other: list[tuple[AckRequest, Stretch]] = []
+        for request in batch:
+            for stretch in request.stretches:
+                stretch.results = None
+                fits = self._fits(stretch, request.group)
+                (plain if fits else other).append((request, stretch))
+        for round_ in _rounds(plain):
+            other += await self._plainly(round_, db, again)
+        if other:
+            await self._one_by_one(other, db, again)
+
+    def _fits(self, stretch: Stretch, group: str) -> bool:
+        """Whether the highest sequence number says it all."""
+        stretch.held = self._leases.find(stretch.lease_id, stretch.partition_uid, group)
+        if stretch.held is None or any(entry.status not in _COMPLETED for entry in stretch.entries):
+            return False
+        upto = stretch.held.upto([entry.transaction_id for entry in stretch.entries])
+        stretch.upto = upto or 0
+        return upto is not None
+
+    async def _plainly(
+        self, runs: dict[tuple[int, int], list[tuple[AckRequest, Stretch]]], db: asyncpg.Connection, again: bool
+    ) -> list[tuple[AckRequest, Stretch]]:
+        """Settle runs that touch different cursors; returns what was refused."""
+        keys = list(runs)
+        leases = [runs[key][0][1].lease_id for key in keys]
+        uptos = [max([stretch.upto for _, stretch in runs[key]]) for key in keys]
+        nothing: list[str | None] = [None] * len(keys)
+        rows = await storage.call(
+            db, [pid for pid, _ in keys], [gid for _, gid in keys], leases, uptos, nothing, replay=again
+        )
+        self._written(len(keys))
+        refused = []
+        for number, result, _, released, more in rows:
+            run = runs[keys[number - 1]]
+            if result is not None:
+                refused += run
+                continue
+            held = run[0][1].held
+            for _, stretch in run:
+                stretch.released = released
+            if released and held is not None:
+                self._leases.forget(leases[number - 1] or "", run[0][1].partition_uid)
+                if more:
+                    self._freed(held.queue, held.partition, held.group)
+        return refused
+
+    async def _one_by_one(self, parts: list[tuple[AckRequest, Stretch]], db: asyncpg.Connection, again: bool) -> None:
+        items = [_item(entry, request.group, stretch.held) for request, stretch in parts for entry in stretch.entries]
+        results = await storage.ack(db, items, replay=again)
+        position = 0
+        for request, stretch in parts:
+            stretch.results = results[position : position + len(stretch.entries)]
+            position += len(stretch.entries)
+            for result in stretch.results:
+                if result.lease_released and result.queue is not None and result.partition is not None:
+                    self._leases.forget(stretch.lease_id or "", stretch.partition_uid)
+                    self._freed(result.queue, result.partition, request.group)
+
+
+def _stretches(entries: Sequence[AckEntry]) -> list[Stretch]:
+    stretches = []
+    start, count = 0, len(entries)
+    while start < count:
+        lease, uid = entries[start].lease_id, entries[start].partition_id
+        end = start + 1
+        while end < count and entries[end].lease_id == lease and entries[end].partition_id == uid:
+            end += 1
+        stretches.append(Stretch(entries if end - start == count else entries[start:end], lease or None, uid))
+        start = end
+    return stretches
+
+
+def _rounds(
+    parts: list[tuple[AckRequest, Stretch]],
+) -> list[dict[tuple[int, int], list[tuple[AckRequest, Stretch]]]]:
+    """Calls in which each (partition, group) stands once, under one lease; almost always there is one."""
+    rounds: list[dict[tuple[int, int], list[tuple[AckRequest, Stretch]]]] = []
+    for request, stretch in parts:
+        if stretch.held is None:
+            continue
+        key = (stretch.held.partition_id, stretch.held.group_id)
+        for each in rounds:
+            run = each.setdefault(key, [])
+            if not run or run[0][1].lease_id == stretch.lease_id:
+                run.append((request, stretch))
+                break
+        else:
+            rounds.append({key: [(request, stretch)]})
+    return rounds
+
+
+def _item(entry: AckEntry, group: str, held: Held | None) -> AckItem:
+    status = "completed" if entry.status in _COMPLETED else entry.status or ""
+    seq = None if held is None else held.seq(entry.transaction_id)
+    return AckItem(entry.partition_id, entry.transaction_id, seq, status, group, entry.lease_id or None, entry.error)

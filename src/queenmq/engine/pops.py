@@ -1,0 +1,351 @@
+"""Pops: many requests advance together through the states of `pop_states`, a few statements for all of them.
+
+A flush of many requests is spread over connections. A pop that finds nothing and may wait is parked; one whose client
+has left takes no message, and a lease it has won meanwhile is given back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Literal
+
+import asyncpg
+
+from .. import sql
+from ..domain.cipher import Cipher, CipherError, EncryptionUnavailable
+from ..domain.ids import new_lease_id
+from ..domain.segments import SEPARATOR
+from ..storage import pop as storage
+from ..storage.ack import release
+from ..storage.directory import Directory
+from ..storage.pool import translated
+from ..storage.pop import QUEUE_MODE, Claim, PopRequest, PopResult, SegmentRow
+from .batcher import Batcher, fail
+from .config import EngineConfig
+from .errors import Stopping
+from .isolation import isolated
+from .leases import LeaseMemory
+from .links import Links
+from .persistence import persist
+from .pop_states import Progress, State, Tally
+from .requests import PopAsk
+from .waiters import Key, Waiters
+
+_PATIENCE: Final = 0.001  # a consumer waits: a second flush starts beside one that takes longer than this
+_LEAST_PER_LINK: Final = 64
+_ATTEMPTS_TO_RESOLVE: Final = 2
+
+
+class PopJob:
+    """One pop on its way."""
+
+    __slots__ = (
+        "ask",
+        "deadline",
+        "future",
+        "groups",
+        "key",
+        "lease_id",
+        "mode",
+        "parked",
+        "partition_id",
+        "progress",
+        "start",
+        "ticket",
+        "timer",
+    )
+    size = 1
+
+    def __init__(self, ask: PopAsk, future: asyncio.Future[PopResult], progress: Progress) -> None:
+        self.ask = ask
+        self.future = future
+        self.progress = progress
+        self.key = Key(ask.group, ask.queue, ask.partition, ask.namespace, ask.task)
+        self.lease_id = new_lease_id()
+        self.groups: dict[int, str] = {}  # ids of the group, each with the queue it belongs to
+        self.partition_id: int | None = None
+        self.deadline = 0.0
+        self.timer: asyncio.TimerHandle | None = None
+        self.parked = False
+        self.ticket = 0
+        self.mode: Literal["all", "new", "timestamp"] | None
+        self.start: datetime | None
+        self.mode, self.start = storage.subscription(ask.group, ask.subscription_mode, ask.subscription_from)
+        if ask.partition is not None and ask.group != QUEUE_MODE:
+            self.mode = None  # a pop from one partition decides for that partition only
+
+    @property
+    def gone(self) -> bool:
+        return self.future.done()
+
+    def lanes(self) -> int:
+        return 0
+
+    def request(self) -> PopRequest:
+        ask = self.ask
+        groups = list(self.groups)
+        return PopRequest(
+            groups, self.partition_id, ask.batch, ask.partitions, ask.auto_ack, self.start, lease_id=self.lease_id
+        )
+
+
+class Pops:
+    """The pops of one worker."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        links: Links,
+        directory: Directory,
+        leases: LeaseMemory,
+        cipher: Cipher | None,
+        *,
+        written: Callable[[int], None],
+    ) -> None:
+        self._config = config
+        self._links = links
+        self._directory = directory
+        self._leases = leases
+        self._cipher = cipher
+        self._written = written
+        self._loop = asyncio.get_running_loop()
+        self._stopping = False
+        self._returns: list[str] = []
+        self._returning: asyncio.Task[None] | None = None
+        self.tally = Tally()
+        self.waiters: Waiters[PopJob] = Waiters(config, self._again)
+        self.claimed = 0
+        self.returned = 0
+        self.batcher: Batcher[PopJob] = Batcher(
+            self._flush, patience=_PATIENCE, max_items=10_000, max_flushes=max(1, config.connections // 2)
+        )
+
+    def add(self, ask: PopAsk) -> asyncio.Future[PopResult]:
+        future: asyncio.Future[PopResult] = self._loop.create_future()
+        job = PopJob(ask, future, self.tally.begin())
+        if ask.wait > 0:
+            if self._stopping:
+                raise Stopping("the server is stopping; connect again")
+            job.deadline = self._loop.time() + ask.wait
+            job.ticket = self.waiters.ticket()
+            job.timer = self._loop.call_at(job.deadline, self._expired, job)
+            self.waiters.enter(job)
+            future.add_done_callback(partial(self._done, job))
+        self.batcher.add(job)
+        return future
+
+    def _again(self, job: PopJob) -> None:
+        job.parked = False
+        self.tally.move(job.progress, State.PENDING)
+        self.batcher.add(job)
+
+    def _expired(self, job: PopJob) -> None:
+        """Its time is up. While it is on its way, the answer it comes back with counts."""
+        if job.parked:
+            job.future.set_result(PopResult([], "empty"))
+
+    def _done(self, job: PopJob, _: object) -> None:
+        """It was answered, or its client has left."""
+        if job.timer is not None:
+            job.timer.cancel()
+        if job.parked:
+            job.parked = False
+            self.waiters.remove(job)
+
+    def stop_waiting(self) -> None:
+        """Answer everybody who is parked with nothing, and let nobody park any more."""
+        self._stopping = True
+        for job in self.waiters.all():
+            if not job.future.done():
+                job.future.set_result(PopResult([], "empty"))
+
+    async def idle(self) -> None:
+        await self.batcher.idle()
+        while self._returning is not None:
+            await self._returning
+
+    async def _flush(self, jobs: list[PopJob]) -> None:
+        chunks = self._spread(jobs)
+        stats = self.batcher.stats
+        if len(chunks) == 1:
+            await isolated(jobs, self._advance, stats, self._failed)
+        else:
+            await asyncio.gather(*[isolated(chunk, self._advance, stats, self._failed) for chunk in chunks])
+
+    def _failed(self, jobs: list[PopJob], error: Exception) -> None:
+        fail(jobs, error)
+        for job in jobs:
+            self.tally.move(job.progress, State.FAILED)
+            if job.ask.wait > 0:
+                self.waiters.left(job)
+
+    def _spread(self, jobs: list[PopJob]) -> list[list[PopJob]]:
+        """Few requests go together; many are dealt out to several connections."""
+        parts = max(1, min(len(jobs) // _LEAST_PER_LINK, self._config.connections // 4))
+        return [jobs[part::parts] for part in range(parts)]
+
+    async def _advance(self, jobs: list[PopJob]) -> None:
+        patience, stats = self._config.retry_timeout, self.batcher.stats
+        results = await persist(self._links, partial(self._attempt, jobs), patience=patience, stats=stats)
+        for job, result in zip(jobs, results, strict=True):
+            self._settle(job, result)
+
+    async def _attempt(self, jobs: list[PopJob], db: asyncpg.Connection, again: bool) -> list[PopResult]:
+        if again:  # what the lost attempt may have won would be held until its lease ran out
+            await release(db, [job.lease_id for job in jobs])
+            for job in jobs:
+                job.lease_id = new_lease_id()
+        results: dict[int, PopResult] = {}
+        open_jobs = [job for job in jobs if not job.gone]
+        for _ in range(_ATTEMPTS_TO_RESOLVE):
+            for job in open_jobs:
+                if job.progress.state is not State.RESOLVING:
+                    self.tally.move(job.progress, State.RESOLVING)
+            await self._resolve(db, open_jobs)
+            asked = [job for job in open_jobs if job.groups]
+            for job in asked:
+                self.tally.move(job.progress, State.LEASING)
+            won = await storage.pop(db, [job.request() for job in asked]) if asked else []
+            open_jobs = []
+            for job, result in zip(asked, won, strict=True):
+                results[id(job)] = result
+                if result.reason == "unknown_group":  # it was deleted since we remembered it; register it again
+                    self._forget(job)
+                    self.tally.move(job.progress, State.RESOLVING)
+                    open_jobs.append(job)
+            if not open_jobs:
+                break
+        return [results.get(id(job)) or PopResult([], "empty") for job in jobs]
+
+    def _forget(self, job: PopJob) -> None:
+        for queue in job.groups.values():
+            self._directory.forget_group(queue, job.ask.group)
+        job.groups = {}
+
+    async def _resolve(self, db: asyncpg.Connection, jobs: Sequence[PopJob]) -> None:
+        """Ids for the names: what is not remembered is asked for, partitions of all jobs in one statement."""
+        named = {(job.ask.queue or "", job.ask.partition) for job in jobs if job.ask.partition is not None}
+        places = await self._directory.find(db, list(named)) if named else {}
+        for job in jobs:
+            ask = job.ask
+            if ask.queue is None:
+                job.groups = await self._matching(db, job)
+                continue
+            if ask.partition is not None:
+                place = places.get((ask.queue, ask.partition))
+                if place is None:
+                    job.groups = {}
+                    continue
+                job.partition_id = place.partition_id
+            known = self._directory.group(ask.queue, ask.group)
+            if known is None or (not known.decided and job.mode is not None):
+                known = await self._register(db, job, ask.queue)
+            job.groups = {} if known is None else {known.group_id: ask.queue}
+
+    async def _register(self, db: asyncpg.Connection, job: PopJob, queue: str) -> Any:
+        start = job.start if job.mode == "timestamp" else None
+        return await storage.register(db, self._directory, queue, job.ask.group, mode=job.mode, start=start)
+
+    async def _matching(self, db: asyncpg.Connection, job: PopJob) -> dict[int, str]:
+        """The group on every queue of a namespace and task, the most important queue first."""
+        ask = job.ask
+        async with translated():
+            rows = await db.fetch(sql.query("matching_queues"), ask.namespace, ask.task, ask.group)
+        groups: dict[int, str] = {}
+        for row in rows:  # what the database knows is newer than what we remember
+            group_id = row["group_id"]
+            if group_id is None:
+                self._directory.forget_group(row["name"], ask.group)
+                known = await self._register(db, job, row["name"])
+                group_id = None if known is None else known.group_id
+            if group_id is not None:
+                groups[group_id] = row["name"]
+        return groups
+
+    def _settle(self, job: PopJob, result: PopResult) -> None:
+        if job.progress.state is State.PENDING:  # its client had left before anything was asked
+            self.tally.move(job.progress, State.RESOLVING)
+        if not result.claims:
+            self._nothing(job, result)
+            return
+        self.tally.move(job.progress, State.FETCHING)
+        self._written(len(result.claims))
+        if job.future.done():
+            self._give_back(job)
+            self.tally.move(job.progress, State.FAILED)
+            if job.ask.wait > 0:
+                self.waiters.left(job)
+            return
+        try:
+            self._fetch(job, result.claims)
+        except CipherError as error:
+            self._give_back(job)
+            job.future.set_exception(error)
+            self.tally.move(job.progress, State.FAILED)
+        else:
+            job.future.set_result(result)
+            self.tally.move(job.progress, State.COMPLETED)
+        if job.ask.wait > 0:
+            self.waiters.found(job)
+
+    def _nothing(self, job: PopJob, result: PopResult) -> None:
+        ask = job.ask
+        if ask.queue is not None and ask.partition is not None and result.ready_at is None:
+            self._directory.forget_partitions([(ask.queue, ask.partition)])  # it may have been deleted and made again
+        self.tally.move(job.progress, State.EMPTY)
+        if job.future.done():
+            if ask.wait > 0:
+                self.waiters.left(job)
+        elif ask.wait > 0 and not self._stopping and self._loop.time() < job.deadline:
+            job.parked = True
+            self.waiters.park(job, result.ready_in)
+        else:
+            job.future.set_result(result)
+            if ask.wait > 0:
+                self.waiters.left(job)
+
+    def _fetch(self, job: PopJob, claims: list[Claim]) -> None:
+        for claim in claims:
+            claim.queue = job.groups[claim.group_id]
+            self.claimed += 1
+            if any(row.enc for row in claim.segments):
+                claim.segments = [self._decrypted(claim.queue, row) for row in claim.segments]
+        if not job.ask.auto_ack:
+            self._leases.remember(job.lease_id, job.ask.group, claims)
+
+    def _decrypted(self, queue: str, row: SegmentRow) -> SegmentRow:
+        if not row.enc or "1" not in row.enc:
+            return row
+        if self._cipher is None:
+            raise EncryptionUnavailable(queue)
+        payloads = row.data.split(SEPARATOR)
+        opened = [
+            self._cipher.decrypt(payload) if mark == "1" else payload
+            for payload, mark in zip(payloads, row.enc, strict=True)
+        ]
+        return row._replace(data=SEPARATOR.join(opened), enc=None)
+
+    def _give_back(self, job: PopJob) -> None:
+        """Release what nobody will read, soon and together with others."""
+        if job.ask.auto_ack:
+            return
+        self._returns.append(job.lease_id)
+        if self._returning is None:
+            self._returning = self._loop.create_task(self._give_all_back())
+
+    async def _give_all_back(self) -> None:
+        try:
+            while self._returns:
+                leases, self._returns = self._returns, []
+                patience, stats = self._config.retry_timeout, self.batcher.stats
+                await persist(self._links, partial(_release, leases), patience=patience, stats=stats)
+                self.returned += len(leases)
+        finally:
+            self._returning = None
+
+
+async def _release(leases: list[str], db: asyncpg.Connection, again: bool) -> None:
+    await release(db, leases)

@@ -1,0 +1,222 @@
+"""Parked pops: long polls that found nothing and wait for a reason to look again.
+
+Waiters of one key stand in one line, the longest waiter first. A push or a freed partition wakes as many as there is
+work for; otherwise one of them looks for all: when the earliest cursor becomes ready, and at growing intervals in case
+nothing told us, which is how messages pushed through other servers are found. A waiter that finds nothing takes its old
+place. News that comes while waiters are on their way is kept for them, so none is lost between a look and the parking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from .config import EngineConfig
+
+_SOONEST: Final = 0.002  # a cursor may say "now" while the push that woke it is still being committed
+_TOGETHER: Final = 0.02  # keys whose turn comes within this time look together, in one flush
+
+
+class Key(NamedTuple):
+    """What waiters wait for: a queue, one partition of it, or (without a queue) a namespace and task."""
+
+    group: str
+    queue: str | None = None
+    partition: str | None = None
+    namespace: str | None = None
+    task: str | None = None
+
+    @property
+    def topic(self) -> tuple[str | None, str | None]:
+        """Where a push announces itself to these waiters."""
+        return self.queue, self.partition
+
+
+class Waiter(Protocol):
+    """A pop that may wait. `ticket` is its place in line, given once."""
+
+    key: Key
+    ticket: int
+
+    @property
+    def gone(self) -> bool: ...
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+@dataclass(slots=True)
+class Line(Generic[W]):
+    """The waiters of one key.
+
+    `looking`: how many are on their way; `credit`: for how many more there is work; `probing`: the last look was on
+    suspicion, so when it finds something there may be more; `due`: when one looks again for all.
+    """
+
+    waiting: list[tuple[int, W]] = field(default_factory=list)
+    gone: int = 0
+    looking: int = 0
+    credit: int = 0
+    probing: bool = False
+    empties: int = 0
+    interval: float = 0.0
+    due: float = 0.0
+
+
+class Waiters(Generic[W]):
+    """`wake` sends a waiter to look again."""
+
+    def __init__(self, config: EngineConfig, wake: Callable[[W], None]) -> None:
+        self._config = config
+        self._wake = wake
+        self._lines: dict[Key, Line[W]] = {}
+        self._topics: dict[tuple[str | None, str | None], set[Key]] = {}
+        self._due: list[tuple[float, int, Key]] = []
+        self._tickets = count(1)
+        self._order = count()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self.parked = 0
+
+    @property
+    def lines(self) -> int:
+        return len(self._lines)
+
+    def ticket(self) -> int:
+        return next(self._tickets)
+
+    def enter(self, waiter: W) -> None:
+        """A pop that may wait is on its way for the first time."""
+        line = self._lines.get(waiter.key)
+        if line is None:
+            line = self._lines[waiter.key] = Line(interval=self._config.poll_first)
+            self._topics.setdefault(waiter.key.topic, set()).add(waiter.key)
+        line.looking += 1
+
+    def found(self, waiter: W) -> None:
+        """It is back with an answer, and leaves."""
+        line = self._lines[waiter.key]
+        line.looking -= 1
+        self._reset(line)
+        if line.probing:
+            line.credit = max(line.credit, 1)
+        self._look(waiter.key, line)
+
+    def park(self, waiter: W, ready_in: float | None) -> None:
+        """It is back with nothing. `ready_in`: seconds until a cursor of its key is ready; None: after a push."""
+        line = self._lines[waiter.key]
+        line.looking -= 1
+        line.probing = False
+        line.empties += 1
+        if line.empties > self._config.poll_threshold:
+            line.interval = min(line.interval * self._config.poll_multiplier, self._config.poll_max)
+        heapq.heappush(line.waiting, (waiter.ticket, waiter))
+        self.parked += 1
+        if ready_in is not None:
+            self._schedule(waiter.key, line, max(ready_in, _SOONEST))
+        self._look(waiter.key, line)
+
+    def left(self, waiter: W) -> None:
+        """It is back with nothing, or with an error, and leaves."""
+        line = self._lines[waiter.key]
+        line.looking -= 1
+        self._look(waiter.key, line)
+
+    def remove(self, waiter: W) -> None:
+        """A parked waiter's client left, or its time is up; `waiter.gone` is already true."""
+        self.parked -= 1
+        line = self._lines[waiter.key]
+        line.gone += 1
+        if line.gone * 2 > len(line.waiting):
+            line.waiting = [entry for entry in line.waiting if not entry[1].gone]
+            heapq.heapify(line.waiting)
+            line.gone = 0
+        self._look(waiter.key, line)
+
+    def pushed(self, queue: str, partition: str) -> None:
+        """This partition has new messages."""
+        for topic in ((queue, None), (queue, partition), (None, None)):
+            for key in tuple(self._topics.get(topic, ())):
+                self.news(key)
+
+    def freed(self, queue: str, partition: str, group: str) -> None:
+        """Nobody holds this partition for the group any more, and it has messages."""
+        self.news(Key(group, queue))
+        self.news(Key(group, queue, partition))
+        for key in tuple(self._topics.get((None, None), ())):
+            if key.group == group:
+                self.news(key)
+
+    def news(self, key: Key) -> None:
+        """There is work for one more waiter of this key."""
+        line = self._lines.get(key)
+        if line is not None:
+            self._reset(line)
+            line.credit = min(line.credit + 1, len(line.waiting) + line.looking)
+            self._look(key, line)
+
+    def all(self) -> list[W]:
+        """Everybody who is parked."""
+        return [waiter for line in self._lines.values() for _, waiter in line.waiting if not waiter.gone]
+
+    def _look(self, key: Key, line: Line[W]) -> None:
+        """Send waiters for the work that is known; keep the others' next look in the calendar."""
+        while line.credit and line.waiting:
+            waiter = heapq.heappop(line.waiting)[1]
+            if waiter.gone:
+                line.gone -= 1
+                continue
+            line.credit -= 1
+            line.looking += 1
+            self.parked -= 1
+            self._wake(waiter)
+        if line.waiting:
+            self._schedule(key, line, line.interval)
+        elif not line.looking:
+            del self._lines[key]
+            keys = self._topics[key.topic]
+            keys.discard(key)
+            if not keys:
+                del self._topics[key.topic]
+
+    def _reset(self, line: Line[W]) -> None:
+        line.empties = 0
+        line.interval = self._config.poll_first
+
+    def _schedule(self, key: Key, line: Line[W], wait: float) -> None:
+        due = self._loop.time() + wait
+        if line.due and line.due <= due:
+            return
+        line.due = due
+        heapq.heappush(self._due, (due, next(self._order), key))
+        if self._timer is None or due < self._timer_at:
+            self._set_timer(due)
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        horizon = self._loop.time() + _TOGETHER
+        turns = []
+        while self._due and self._due[0][0] <= horizon:
+            turns.append(heapq.heappop(self._due))
+        for due, _, key in turns:
+            line = self._lines.get(key)
+            if line is None or line.due != due:
+                continue
+            line.due = 0.0
+            if not line.looking:
+                line.credit = max(line.credit, 1)
+                line.probing = True
+            self._look(key, line)
+        if self._due and self._timer is None:
+            self._set_timer(self._due[0][0])
