@@ -69,8 +69,8 @@ class Batcher(Generic[R]):
                 self._kicked = True
                 self._idle.clear()
                 self._loop.call_soon(self._start)
-        elif self._timer is None and len(self._running) < self._max_flushes:
-            self._timer = self._loop.call_later(self._patience, self._overdue)
+        else:
+            self._set_timer()
 
     async def idle(self) -> None:
         """Return when nothing waits and nothing runs."""
@@ -79,7 +79,10 @@ class Batcher(Generic[R]):
     def _overdue(self) -> None:
         self._timer = None
         self._start()
-        if self._waiting and len(self._running) < self._max_flushes:
+
+    def _set_timer(self) -> None:
+        """Who waits now is not to wait for ever behind the flushes that run."""
+        if self._timer is None and len(self._running) < self._max_flushes:
             self._timer = self._loop.call_later(self._patience, self._overdue)
 
     def _start(self) -> None:
@@ -92,6 +95,8 @@ class Batcher(Generic[R]):
                 task = self._loop.create_task(self._run(self._number, batch))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+        if self._waiting:
+            self._set_timer()
         self._note_idle()
 
     def _note_idle(self) -> None:
