@@ -1,6 +1,8 @@
-"""`make bench`: start an embedded PostgreSQL with durable settings, measure, print, and keep the table.
+"""`make bench`: what the storage engine and the whole server cost, each on a durable PostgreSQL of its own.
 
-    python -m benchmarks [--rounds N] [--record]
+    python -m benchmarks                  both
+    python -m benchmarks storage [--rounds N]
+    python -m benchmarks http [--only NAME[,NAME]] [--seconds N] [--workers 1,2] [--long]
 
 `--record` writes the tables into benchmarks/RESULTS.md.
 """
@@ -8,102 +10,56 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import platform
-import tempfile
-from collections.abc import Callable
-from datetime import UTC, datetime
+import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from queenmq.embedded import EmbeddedPostgres
-from queenmq.storage.migrate import migrate
-from queenmq.storage.pool import connect
-
-from .storage_cost import Row, StorageCost
-from .storage_scale import Growth, bloat, discovery
+from . import storage
+from .http import table as http
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
-BEGIN, END = "<!-- storage: begin -->", "<!-- storage: end -->"
 
 
-async def measure(dsn: str, rounds: int, progress: Callable[[str], None]) -> tuple[list[Row], list[Growth], str]:
-    report = await migrate(dsn)
-    connection = await connect(dsn)
-    try:
-        growth = await bloat(connection, progress)  # first: it compares with tables that are new
-        rows = await StorageCost(connection).measure(rounds, progress)
-        few, many = await discovery(connection, max(5, rounds // 5), progress)
-    finally:
-        await connection.close()
-    rows.append(Row("discovery: a pop at 100 partitions", few, 1, "100 partitions", None))
-    rows.append(Row("discovery: a pop at 100,000 partitions, 1,000 with work", many, many / few, "100 partitions", 2))
-    return rows, growth, report.server_version
-
-
-def lines(rows: list[Row], growth: list[Growth]) -> list[tuple[str, str, str, str, str]]:
-    """Work, µs, ratio, target, verdict."""
-    out = [
-        (
-            row.work,
-            f"{row.microseconds:.2f}",
-            f"{row.ratio:.2f} {row.baseline}" if row.baseline == "R" else f"{row.ratio:.2f} x",
-            "" if row.target is None else f"≤ {row.target:g}",
-            "" if row.target is None else "met" if row.ratio <= row.target else "MISSED",
-        )
-        for row in rows
-    ]
-    out += [
-        (
-            f"size of {one.table} after 200,000 messages (first {one.before // 1024} kB, now {one.after // 1024} kB)",
-            "",
-            f"{one.ratio:.2f} x",
-            "≤ 3",
-            "met" if one.ratio <= 3 else "MISSED",
-        )
-        for one in growth
-    ]
-    return out
-
-
-def show(console: Console, table_lines: list[tuple[str, str, str, str, str]]) -> None:
-    table = Table("work", "PostgreSQL CPU, µs", "ratio", "target", "")
-    for line in table_lines:
-        table.add_row(*line, style="red" if line[4] == "MISSED" else None)
-    console.print(table)
-
-
-def record(table_lines: list[tuple[str, str, str, str, str]], version: str, rounds: int) -> None:
-    today = f"{datetime.now(UTC):%Y-%m-%d}"
-    head = f"PostgreSQL {version}, fsync on, {platform.machine()}, {today}, median of {rounds} rounds."
-    text = ["| work | PostgreSQL CPU, µs | ratio | target | |", "|---|---|---|---|---|"]
-    text += ["| " + " | ".join(line) + " |" for line in table_lines]
-    old = RESULTS.read_text("utf-8")
-    before, rest = old.split(BEGIN)
-    after = rest.split(END)[1]
-    RESULTS.write_text(f"{before}{BEGIN}\n{head}\n\n" + "\n".join(text) + f"\n{END}{after}", "utf-8")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks", description="What the storage engine costs.")
-    parser.add_argument("--rounds", type=int, default=60, help="measured rounds per case (default 60)")
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks", description="What the server costs per message.")
+    parser.add_argument("part", nargs="?", choices=["all", "storage", "http"], default="all", help="default: all")
     parser.add_argument("--record", action="store_true", help="write the tables into benchmarks/RESULTS.md")
-    options = parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=60, help="storage: measured rounds per case (default 60)")
+    parser.add_argument("--only", type=_names, default=[], help="http: names of rows, with commas")
+    parser.add_argument("--seconds", type=float, default=4.0, help="http: measured seconds per row (default 4)")
+    parser.add_argument("--workers", type=_numbers, default=[1, 2], help="http: numbers of workers (default 1,2)")
+    parser.add_argument("--long", action="store_true", help="http: the 10-minute run too")
+    return parser.parse_args(arguments)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
     console = Console()
-    with (
-        console.status("starting PostgreSQL") as status,
-        tempfile.TemporaryDirectory(prefix="queen-bench-") as directory,
-        EmbeddedPostgres(Path(directory)) as server,
-    ):
-        rows, growth, version = asyncio.run(measure(server.dsn, options.rounds, status.update))
-    table_lines = lines(rows, growth)
-    show(console, table_lines)
+    if options.part != "http":
+        lines, version = storage.measure(options.rounds, console)
+        storage.show(console, lines)
+        if options.record:
+            storage.record(RESULTS, lines, version, options.rounds)
+    if options.part == "storage":
+        return 0
+    chosen = http.Options(
+        only=options.only, seconds=options.seconds, workers=options.workers, long=options.long or "long" in options.only
+    )
+    report = http.measure(chosen, console)
+    http.show(console, report)
     if options.record:
-        record(table_lines, version, options.rounds)
-        console.print(f"recorded in {RESULTS.name}")
+        http.record(RESULTS, report, " ".join(["python -m benchmarks", *sys.argv[1:]]))
+    return 1 if report.failures else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -127,7 +127,7 @@ class StorageCost:
     async def _ack(self, claims: list[tuple[int, str, int]]) -> None:
         pids, leases, uptos = ([claim[column] for claim in claims] for column in range(3))
         groups = [self._group_id] * len(claims)
-        await self._db.fetch(sql.query("ack"), pids, groups, leases, uptos, [None] * len(claims))
+        await self._db.fetch(sql.query("ack"), pids, groups, leases, uptos, [None] * len(claims), False)
 
     async def _pop_and_ack_together(self) -> int:
         await self._ack(await self._pop(10))

@@ -108,6 +108,7 @@ async def _cycle(connection: asyncpg.Connection, directory: Directory, group: in
         [claim[0] for claim in claims.values()],
         [claim[1] for claim in claims.values()],
         [None] * len(claims),
+        False,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid_utils
 
 from queenmq.domain.ids import message_id
-from queenmq.domain.segments import Place, PushItem, encode, group
+from queenmq.domain.segments import Parcel, PushItem
 from queenmq.storage.directory import Directory
 from queenmq.storage.pool import Executor
 from queenmq.storage.pop import register
+from queenmq.storage.push import PushPlan
 
 MESSAGES = 1000
 QUEUE = "bench"
@@ -31,9 +32,7 @@ def items(partitions: int, *, named: bool = True, count: int = MESSAGES, prefix:
 
 async def push_arguments(db: Executor, directory: Directory, messages: list[PushItem]) -> tuple[object, ...]:
     """The arguments of queen.push_v1 for a flush."""
-    places: list[Place] = await directory.partitions(db, [(item.queue, item.partition) for item in messages])
-    segments, _ = group(messages, places)
-    return tuple(encode(segments, messages))
+    return tuple(await PushPlan([Parcel.of(messages)], directory).prepare(db))
 
 
 async def group_id(db: Executor, queue: str, group: str, mode: str) -> int:

@@ -30,7 +30,7 @@ def test_a_wrong_command_line_is_a_usage_error(queen: Queen, arguments: list[str
     assert "nonsense" in answer.stderr
 
 
-@pytest.mark.parametrize("arguments", [["serve"], ["db", "migrate"], ["db", "status"], ["db", "check"]])
+@pytest.mark.parametrize("arguments", [["db", "migrate"], ["db", "status"], ["db", "check"]])
 def test_an_unreachable_database_is_one_sentence(queen: Queen, arguments: list[str]) -> None:
     answer = queen(*arguments, DATABASE_URL="postgresql://ann:hunter2@127.0.0.1:1/shop")
     assert answer.returncode == Exit.UNREACHABLE

@@ -1,15 +1,15 @@
-"""`queen serve` brings the database up, keeps it up, and stops it in good order."""
+"""`queen serve` brings its embedded database up, keeps it up, and stops it in good order."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import threading
+import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
-
-import pytest
 
 from queenmq.cli.exits import Exit
 from tests.cli.conftest import DEADLINE, Queen, StartQueen
@@ -47,32 +47,31 @@ def postmaster(data_dir: Path) -> int:
     return int(pidfile.read_text().splitlines()[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_sql_until_it_is_told_to_stop(
-    queen: Queen, start_queen: StartQueen, data_dir: Path, number: signal.Signals
+def test_it_keeps_what_it_was_given_until_it_is_started_again(
+    queen: Queen, start_queen: StartQueen, data_dir: Path
 ) -> None:
     local = {"QUEEN_DATA_DIR": str(data_dir)}
-    server = start_queen("serve", **local)
-    said = wait_until_said(server, "HTTP serving is not in this version yet")
+    server = start_queen("serve", "--port", "0", **local)
+    said = wait_until_said(server, "  Try ")
     assert "is ready" in said
     assert str(data_dir) in said
     assert queen("db", "psql", "-c", PUSH, **local).returncode == Exit.OK
     pid = postmaster(data_dir)
 
-    server.send_signal(number)
+    server.terminate()
     server.communicate(timeout=DEADLINE)
     assert server.returncode == Exit.OK
     assert not running(pid)
 
-    again = start_queen("serve", **local)
+    again = start_queen("serve", "--port", "0", **local)
     wait_until_said(again, "is ready")
     assert queen("db", "psql", "-Atc", READ, **local).stdout == 'orders|ann|1|{"total": 12}\n'
 
 
 def test_a_postgresql_that_dies_is_started_again(queen: Queen, start_queen: StartQueen, data_dir: Path) -> None:
     local = {"QUEEN_DATA_DIR": str(data_dir)}
-    server = start_queen("serve", **local)
-    wait_until_said(server, "is ready")
+    server = start_queen("serve", "--port", "0", **local)
+    url = wait_until_said(server, "  URL ").split()[-1]
     assert queen("db", "psql", "-c", PUSH, **local).returncode == Exit.OK
     before = postmaster(data_dir)
 
@@ -82,15 +81,25 @@ def test_a_postgresql_that_dies_is_started_again(queen: Queen, start_queen: Star
     # psql attaches once the new server is up, and waits for it until then.
     assert queen("db", "psql", "-Atc", READ, **local).stdout == 'orders|ann|1|{"total": 12}\n'
     assert postmaster(data_dir) != before
-    assert server.poll() is None
+    # The workers have waited for it: the first one that is asked has its connections back.
+    with urllib.request.urlopen(f"{url}/api/v1/pop/queue/orders?autoAck=true", timeout=DEADLINE) as answer:
+        assert json.load(answer)["messages"][0]["data"] == {"total": 12}
+
+    os.kill(postmaster(data_dir), signal.SIGKILL)
+    assert any("starting it again" in line for line in server.stderr)
+    server.terminate()
+    _, rest = server.communicate(timeout=DEADLINE)
+    assert server.returncode == Exit.OK, rest
+    assert '"stopped"' in rest
+    assert "worker" not in rest
 
 
 def test_a_second_server_shares_the_database_and_takes_it_over(start_queen: StartQueen, data_dir: Path) -> None:
     local = {"QUEEN_DATA_DIR": str(data_dir)}
-    first = start_queen("serve", **local)
+    first = start_queen("serve", "--port", "0", **local)
     wait_until_said(first, "is ready")
     before = postmaster(data_dir)
-    second = start_queen("serve", **local)
+    second = start_queen("serve", "--port", "0", **local)
     wait_until_said(second, "is ready")
     assert postmaster(data_dir) == before
 
@@ -107,8 +116,8 @@ def test_on_tcp_it_asks_for_the_password_and_never_shows_it_unasked(
     queen: Queen, start_queen: StartQueen, data_dir: Path, free_port: int
 ) -> None:
     local = {"QUEEN_DATA_DIR": str(data_dir), "QUEEN_PG_PORT": str(free_port)}
-    server = start_queen("serve", **local)
-    said = wait_until_said(server, "HTTP serving is not in this version yet")
+    server = start_queen("serve", "--port", "0", **local)
+    said = wait_until_said(server, "  Try ")
     assert f"postgresql://queen:****@127.0.0.1:{free_port}/queen" in said
 
     url = queen("db", "url", **local).stdout.strip()
@@ -121,6 +130,11 @@ def test_on_tcp_it_asks_for_the_password_and_never_shows_it_unasked(
     refused = queen("db", "check", DATABASE_URL=f"postgresql://queen:wrong-one@127.0.0.1:{free_port}/queen")
     assert refused.returncode == Exit.UNREACHABLE
     (sentence,) = refused.stderr.splitlines()
+    assert "refuses access: password authentication failed" in sentence
+    assert "wrong-one" not in sentence
+    stranger = queen("serve", "--port", "0", DATABASE_URL=url.replace(str(urlsplit(url).password), "wrong-one"))
+    assert stranger.returncode == Exit.UNREACHABLE
+    (sentence,) = stranger.stderr.splitlines()
     assert "refuses access: password authentication failed" in sentence
     assert "wrong-one" not in sentence
     assert queen("db", "psql", "-c", "SELECT 1", DATABASE_URL=url.replace("queen:", "nobody:")).returncode == (

@@ -14,7 +14,9 @@ from queenmq.cli.console import complain
 from queenmq.cli.exits import Exit
 from queenmq.cli.serve import serve
 from queenmq.embedded import EmbeddedPostgresError
+from queenmq.server.listening import ListenError
 from queenmq.server.settings import SettingsError
+from queenmq.server.supervisor import WorkersFailed
 from queenmq.storage.errors import AccessRefused, DatabaseUnavailable, SchemaChanged, SchemaNewer, StorageError
 
 app = typer.Typer(
@@ -61,6 +63,12 @@ def main() -> None:
         for problem in error.problems:
             complain(problem)
         sys.exit(Exit.USAGE)
+    except ListenError as error:
+        complain(str(error))
+        sys.exit(Exit.LISTEN)
+    except WorkersFailed as error:
+        complain(str(error))
+        sys.exit(Exit.UNEXPECTED)
     except EmbeddedPostgresError as error:
         complain(str(error))
         sys.exit(Exit.EMBEDDED)

@@ -24,3 +24,4 @@ class Exit(IntEnum):
     EMBEDDED = 5, "The embedded PostgreSQL cannot start, or cannot be started again."
     DATABASE = 6, "PostgreSQL refused or failed to do what was asked."
     PROBLEMS = 7, "`queen db check` found problems."
+    LISTEN = 8, "The address or port to listen on cannot be used. Nothing was started."

@@ -3,27 +3,79 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
 
 from queenmq import __version__
-from queenmq.cli.console import line, out, report
-from queenmq.server.database import Database
+from queenmq.cli.console import line, out
 from queenmq.server.kinds import redact_url
+from queenmq.server.serve import Started
 from queenmq.server.serve import serve as run
-from queenmq.server.settings import Settings
-from queenmq.storage.migrate import MigrationReport
+from queenmq.server.settings import Settings, SettingsError
+
+# What names a database, or belongs to the embedded one: `--database-url` stands in their place.
+_INSTEAD_OF_URL = ("PG_HOST", "PG_PORT", "PG_USER", "PG_PASSWORD", "PG_DB", "QUEEN_PG_BIN", "QUEEN_PG_PORT")
 
 
-def serve() -> None:
-    """Start the database if none is configured, migrate it, and run until Ctrl-C or SIGTERM."""
-    run(Settings.from_env(os.environ), report=report, ready=_announce)
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[str | None, typer.Option(help="Port to listen on; 0: any free one.", show_default="6632")] = None,
+    workers: Annotated[str | None, typer.Option(help="Number of worker processes.", show_default="2")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Directory for what the server keeps on disk.")] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(help="PostgreSQL to use. With a password in it, better set DATABASE_URL: `ps` shows options."),
+    ] = None,
+) -> None:
+    """Start the database if none is configured, migrate it, and serve until Ctrl-C or SIGTERM.
+
+    Options win over the settings in the environment, which `queen config` shows.
+    """
+    given = {
+        "--host": ("QUEEN_HOST", host),
+        "--port": ("PORT", port),
+        "--workers": ("NUM_WORKERS", workers),
+        "--data-dir": ("QUEEN_DATA_DIR", data_dir),
+        "--database-url": ("DATABASE_URL", database_url),
+    }
+    run(
+        _settings({option: (name, text) for option, (name, text) in given.items() if text is not None}), ready=_announce
+    )
 
 
-def _announce(database: Database, migrated: MigrationReport) -> None:
+def _settings(options: Mapping[str, tuple[str, str]]) -> Settings:
+    environ = dict(os.environ)
+    if "--database-url" in options:
+        for name in _INSTEAD_OF_URL:
+            environ.pop(name, None)
+    environ |= dict(options.values())
+    try:
+        return Settings.from_env(environ)
+    except SettingsError as error:
+        # Speak of what the user wrote.
+        written = {name: option for option, (name, _) in options.items()}
+        said = [problem.partition(" ") for problem in error.problems]
+        raise SettingsError([f"{written.get(name, name)} {rest}" for name, _, rest in said]) from None
+
+
+def _announce(started: Started) -> None:
     out.print(f"[bold green]queenmq {__version__} is ready[/]")
-    line("Database", f"{database.shown_dsn} (PostgreSQL {migrated.server_version})")
+    database = started.database
+    line("URL", started.url)
+    line("Workers", str(started.workers))
+    line("Database", f"{database.shown_dsn} (PostgreSQL {started.postgres_version})")
     if database.tcp_dsn is not None:
         line("TCP", f"{redact_url(database.tcp_dsn)} (`queen db url` shows the password)")
     if database.data_dir is not None:
         line("Data", str(database.data_dir))
     line("SQL", "queen db psql")
-    out.print("HTTP serving is not in this version yet: use queen.messages with SQL. Stop with Ctrl-C.", soft_wrap=True)
+    line("Try", _first_push_and_pop(started.url))
+
+
+def _first_push_and_pop(url: str) -> str:
+    """One line to copy into a shell."""
+    item = '{"items":[{"queue":"orders","partition":"customer-42","payload":{"total":12}}]}'
+    push = f"curl -s {url}/api/v1/push -H 'content-type: application/json' -d '{item}'"
+    return f"{push} && curl -s '{url}/api/v1/pop/queue/orders?autoAck=true'"

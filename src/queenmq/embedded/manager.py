@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -87,6 +88,9 @@ class EmbeddedPostgres:
 
     def stop(self) -> None:
         """Stop the server and wait for it; when attached, only forget it. Does nothing the second time."""
+        if self._server is not None and self._process == os.getpid():
+            # Another thread may be in `start`, and hold the mutex for as long as this server replays its log.
+            self._server.send(signal.SIGINT)
         with self._mutex:
             self._forget_the_parents()
             self._connection = None

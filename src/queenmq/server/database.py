@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from queenmq.embedded import EmbeddedPostgres
 from queenmq.server.kinds import redact_url
@@ -35,16 +33,39 @@ class Database:
     def data_dir(self) -> Path | None:
         return None if self.embedded is None else self.embedded.data_dir
 
-    def look_after(self, report: Callable[[str], None]) -> NoReturn:
-        """Start the embedded PostgreSQL again whenever it dies. Ends only by an error or a signal."""
-        while True:
-            if self.embedded is None:
-                signal.pause()
-            else:
-                self.embedded.wait_dead()
-                report("PostgreSQL has stopped by itself; starting it again")
-                time.sleep(_RESTART_PAUSE_SECONDS)
-                self.embedded.start()
+    @contextmanager
+    def looked_after(self, report: Callable[[str], None], failed: Callable[[Exception], None]) -> Iterator[None]:
+        """Meanwhile, start the embedded PostgreSQL again whenever it dies; `failed` hears why that is impossible.
+
+        Both are called from another thread: a restart takes as long as there is log to replay.
+        """
+        if self.embedded is None:
+            yield
+            return
+        done = threading.Event()
+        threading.Thread(target=_look_after, args=(self.embedded, done, report, failed), daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
+
+
+def _look_after(
+    embedded: EmbeddedPostgres,
+    done: threading.Event,
+    report: Callable[[str], None],
+    failed: Callable[[Exception], None],
+) -> None:
+    while embedded.wait_dead() and not done.is_set():
+        report("PostgreSQL has stopped by itself; starting it again")
+        if done.wait(_RESTART_PAUSE_SECONDS):
+            return
+        try:
+            embedded.start()
+        except Exception as error:
+            if not done.is_set():
+                failed(error)
+            return
 
 
 @contextmanager

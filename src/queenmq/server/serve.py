@@ -1,60 +1,145 @@
-"""What `queen serve` does: bring up the database, migrate it, and keep it up until told to stop.
+"""What `queen serve` does: bring up the database, migrate it, and serve until told to stop.
 
-HTTP is not built yet, so the running server is its database with the SQL interface on it.
+SIGTERM, SIGINT and SIGHUP stop the server in good order at any moment of its life. A second one while it serves ends
+the workers at once; PostgreSQL is always given the time to stop properly, which is short.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
+from queenmq.server import logs
 from queenmq.server.database import Database, open_database
+from queenmq.server.filelimit import raise_file_limit
+from queenmq.server.listening import Listening, bind
 from queenmq.server.settings import Settings
+from queenmq.server.supervisor import Supervisor
+from queenmq.storage.errors import DatabaseUnavailable
 from queenmq.storage.migrate import MigrationReport, migrate
+
+_FIRST_PAUSE = 0.25
+_LONGEST_PAUSE = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What there is to say about a server that is ready."""
+
+    url: str
+    workers: int
+    database: Database
+    postgres_version: str
 
 
 class StopRequested(KeyboardInterrupt):
-    """SIGINT or SIGTERM arrived. Derived from KeyboardInterrupt because asyncio lets only that pass."""
+    """A signal arrived before there was anything to stop. KeyboardInterrupt is what asyncio lets pass."""
 
 
-def serve(
-    settings: Settings,
-    *,
-    report: Callable[[str], None],
-    ready: Callable[[Database, MigrationReport], None],
-) -> None:
-    """Run until SIGINT or SIGTERM, then stop what was started."""
+def serve(settings: Settings, *, ready: Callable[[Started], None]) -> None:
+    """Run until told to stop, then stop what was started. `ready` is called when every worker can take connections."""
+    logs.configure(settings.log_level, settings.log_format, "supervisor")
+    raise_file_limit()
+    listening = bind(settings.host, settings.port)
     try:
-        with _stop_on_signals(), open_database(settings, report) as database:
-            done = asyncio.run(
+        with StopSignals() as signals, open_database(settings, _log.info) as database:
+            migrated = _bring_up(settings, database)
+            started = Started(listening.url, settings.num_workers, database, migrated.server_version)
+            asyncio.run(_serve(settings, database, listening, signals, lambda: _say_ready(started, ready)))
+    except StopRequested:
+        pass
+    finally:
+        listening.close()
+    _log.info("stopped")
+
+
+def _say_ready(started: Started, ready: Callable[[Started], None]) -> None:
+    _log.info("ready at %s", started.url, extra=logs.fields(url=started.url, workers=started.workers))
+    ready(started)
+
+
+async def _serve(
+    settings: Settings, database: Database, listening: Listening, signals: StopSignals, ready: Callable[[], None]
+) -> None:
+    loop = asyncio.get_running_loop()
+    supervisor = Supervisor(settings, database.dsn, listening)
+
+    def failed(error: Exception) -> None:
+        loop.call_soon_threadsafe(supervisor.fail, error)
+
+    def stop() -> None:
+        # The handler runs between two steps of the loop, which may be asleep and has to be woken.
+        loop.call_soon_threadsafe(supervisor.stop)
+
+    with signals.told_to(stop), database.looked_after(_log.warning, failed):
+        await supervisor.run(ready)
+
+
+def _bring_up(settings: Settings, database: Database) -> MigrationReport:
+    """Migrate. A configured PostgreSQL may come up later than we do."""
+    give_up = time.monotonic() + settings.start_timeout / 1000
+    pause, attempt = _FIRST_PAUSE, 1
+    while True:
+        try:
+            return asyncio.run(
                 migrate(
                     database.dsn,
                     lock_timeout_ms=settings.migration_lock_timeout,
                     connect_timeout=settings.connect_timeout,
-                    report=report,
+                    pgbouncer=settings.pgbouncer,
+                    report=_log.info,
                 ),
             )
-            ready(database, done)
-            database.look_after(report)
-    except StopRequested:
-        report("Stopped.")
+        except DatabaseUnavailable as error:
+            # A URL that the driver cannot read does not get better by waiting.
+            hopeless = database.embedded is not None or isinstance(error.__cause__, ValueError)
+            if hopeless or time.monotonic() + pause > give_up:
+                raise
+            _log.warning("waiting for PostgreSQL at %s (attempt %d): %s", database.shown_dsn, attempt, error.message)
+        time.sleep(pause)
+        pause, attempt = min(pause * 2, _LONGEST_PAUSE), attempt + 1
 
 
-@contextmanager
-def _stop_on_signals() -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into StopRequested; later ones do not interrupt the orderly stop."""
+class StopSignals:
+    """How the signals that stop the server are heard: as an exception while it starts, as a call while it serves."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
-        raise StopRequested
+    def __init__(self) -> None:
+        self._tell: Callable[[], None] | None = None
+        self._heard = False
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+    def __enter__(self) -> StopSignals:
+        heard = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+            heard.append(signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._arrived) for number in heard}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def told_to(self, tell: Callable[[], None]) -> Iterator[None]:
+        """From now on, call this for each signal; afterwards, when all is being stopped, they mean nothing more."""
+        self._tell = tell
+        try:
+            yield
+        finally:
+            self._tell, self._heard = None, True
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        if self._tell is not None:
+            _log.info("stopping" if not self._heard else "stopping at once")
+            self._heard = True
+            self._tell()
+        elif not self._heard:
+            self._heard = True
+            raise StopRequested

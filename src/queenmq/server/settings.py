@@ -21,6 +21,7 @@ from queenmq.server.rows import Row, row
 from queenmq.server.settings_engine import EngineSettings
 from queenmq.server.settings_http import HttpSettings
 from queenmq.server.settings_security import SecuritySettings
+from queenmq.server.settings_security import problems as security_problems
 from queenmq.server.settings_workers import WorkerSettings
 
 _DAY = 24 * 60 * 60 * 1000
@@ -187,6 +188,7 @@ class Settings(SecuritySettings, EngineSettings, HttpSettings, WorkerSettings):
                 values[field_name] = meta.compute(environ)
         problems += _unknown(environ)
         problems += _conflicts(environ)
+        problems += security_problems(environ)
         if problems:
             raise SettingsError(problems)
         return cls(**values)

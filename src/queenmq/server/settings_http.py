@@ -68,7 +68,7 @@ class HttpSettings:
         30_000,
         section=_SECTION,
         unit="ms",
-        doc="Longest a client may take to send a request's body.",
+        doc="Longest a client may take to send a request's body, or read nothing of its answer.",
     )
     idle_timeout: int = row(
         "QUEEN_IDLE_TIMEOUT_MS",

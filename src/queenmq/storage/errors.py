@@ -111,6 +111,12 @@ _UNAVAILABLE: Final = (
     asyncpg.InternalClientError,  # a shutdown that meets a running statement
     asyncpg.PostgresConnectionError,
 )
+_NOT_NOW: Final = (
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+)
 _ACCESS: Final = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
@@ -122,7 +128,7 @@ def translate(error: Exception) -> StorageError | None:
     """The StorageError that stands for an error of the driver; None when the error is not one we expect."""
     if isinstance(error, _ACCESS):
         return AccessRefused(str(error))
-    if isinstance(error, asyncpg.CannotConnectNowError | asyncpg.AdminShutdownError | asyncpg.CrashShutdownError):
+    if isinstance(error, _NOT_NOW):
         return DatabaseUnavailable(str(error))
     if isinstance(error, asyncpg.PostgresError) and error.sqlstate in _BY_SQLSTATE:
         return _BY_SQLSTATE[error.sqlstate](str(error.args[0]), detail=error.detail)  # str() would add the detail

@@ -2,14 +2,16 @@
 
 Migrations are numbered, append-only and applied once, each in its own transaction, recorded with a checksum.
 Procedures are replaced as a whole when their text differs from what was applied last. An advisory lock lets one
-session migrate while others wait; `lock_timeout` keeps a waiting DDL statement from freezing the traffic behind it,
-and the statement is then tried again.
+session migrate while others wait; behind PgBouncer, where a session is nobody's own, each step takes it for its
+transaction and looks again. `lock_timeout` keeps a waiting DDL statement from freezing the traffic behind it, and the
+statement is then tried again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -17,8 +19,9 @@ from typing import Final, Literal
 import asyncpg
 
 from .. import sql
+from . import session
 from .errors import MigrationBusy, SchemaChanged, SchemaMissing, SchemaNewer, UnsupportedDatabase
-from .pool import Executor, connect, translated
+from .pool import Executor, connect, connect_unchecked, translated
 
 Report = Callable[[str], None]
 State = Literal["applied", "pending", "changed", "unknown"]
@@ -60,25 +63,41 @@ class _Recorded:
     applied_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How to migrate: how long a step may wait for its locks, through what, and whom to tell."""
+
+    lock_timeout_ms: int
+    pgbouncer: bool
+    report: Report
+
+
 async def migrate(
-    dsn: str, *, lock_timeout_ms: int = 2000, connect_timeout: float = 10, report: Report = lambda _: None
+    dsn: str,
+    *,
+    lock_timeout_ms: int = 2000,
+    connect_timeout: float = 10,
+    pgbouncer: bool = False,
+    report: Report = lambda _: None,
 ) -> MigrationReport:
     """Apply what is missing. Safe when several servers start together, and while traffic runs."""
-    connection = await connect(dsn, connect_timeout=connect_timeout)
+    way = _Way(lock_timeout_ms, pgbouncer, report)
+    connection = await connect_unchecked(dsn, connect_timeout=connect_timeout, pgbouncer=pgbouncer)
     try:
         async with translated():
+            stored = pgbouncer and await _store_settings(connection, way)
             await _require_supported(connection)
-            if _is_current(await _recorded(connection)):
-                return MigrationReport((), False, _version(connection))
-            await _take_lock(connection, report)
-            return await _apply(connection, lock_timeout_ms, report)
+            done = await _bring_up(connection, way)
+            if stored:
+                await session.retire(connection, report)
+            return done
     finally:
         await connection.close()
 
 
-async def status(dsn: str, *, connect_timeout: float = 10) -> list[MigrationState]:
+async def status(dsn: str, *, connect_timeout: float = 10, pgbouncer: bool = False) -> list[MigrationState]:
     """Every migration known here or applied there."""
-    connection = await connect(dsn, connect_timeout=connect_timeout)
+    connection = await connect_unchecked(dsn, connect_timeout=connect_timeout, pgbouncer=pgbouncer)
     try:
         async with translated():
             return _states(await _recorded(connection))
@@ -86,16 +105,16 @@ async def status(dsn: str, *, connect_timeout: float = 10) -> list[MigrationStat
         await connection.close()
 
 
-async def check(dsn: str, *, connect_timeout: float = 10) -> list[Problem]:
+async def check(dsn: str, *, connect_timeout: float = 10, pgbouncer: bool = False) -> list[Problem]:
     """What is wrong with this database's schema or its derived tables; nothing when all is well."""
     problems = [
         Problem("migrations", state.name, f"is {state.state}")
-        for state in await status(dsn, connect_timeout=connect_timeout)
+        for state in await status(dsn, connect_timeout=connect_timeout, pgbouncer=pgbouncer)
         if state.state != "applied"
     ]
     if problems:
         return problems
-    connection = await connect(dsn, connect_timeout=connect_timeout)
+    connection = await connect(dsn, connect_timeout=connect_timeout, pgbouncer=pgbouncer)
     try:
         async with translated():
             rows = await connection.fetch(sql.query("partition_lookup_check"))
@@ -175,10 +194,71 @@ async def _recorded(connection: Executor) -> dict[int, _Recorded]:
     return {row["number"]: _Recorded(row["name"], row["checksum"], row["applied_at"]) for row in rows}
 
 
-async def _take_lock(connection: asyncpg.Connection, report: Report) -> None:
-    """Held until the connection closes. Waiting is reported once a second and ends with an error after a minute."""
+async def _store_settings(connection: asyncpg.Connection, way: _Way) -> bool:
+    """Behind PgBouncer: store the session settings with the role when they are not in effect. Was that done?"""
+    state = await session.look(connection)
+    if not state.lacking or state.stored:
+        return False
+    async with _step(connection, way):
+        if (await session.look(connection)).stored:
+            return False
+        way.report(f"storing session settings with the role: {', '.join(state.lacking)}")
+        await session.store(connection)
+    return True
+
+
+async def _bring_up(connection: asyncpg.Connection, way: _Way) -> MigrationReport:
+    if _is_current(await _recorded(connection)):
+        return MigrationReport((), False, _version(connection))
+    if not way.pgbouncer:
+        await _take_lock(connection, "select pg_try_advisory_lock($1)", way.report)
+    await _patiently(lambda: _bootstrap(connection, way), way.report, "schema_migrations")
+    if _is_current(await _recorded(connection)):  # the session we waited for has done it
+        return MigrationReport((), False, _version(connection))
+    applied = []
+    for script in sql.migrations():
+        if await _patiently(lambda script=script: _run(connection, script, way), way.report, script.name):  # type: ignore[misc]
+            applied.append(script.name)
+    procedures = sql.Script(_PROCEDURES, "procedures", _procedures_text())
+    replaced = await _patiently(lambda: _run(connection, procedures, way), way.report, "procedures")
+    return MigrationReport(tuple(applied), replaced, _version(connection))
+
+
+async def _bootstrap(connection: asyncpg.Connection, way: _Way) -> bool:
+    async with _step(connection, way):
+        await connection.execute(sql.query("bootstrap"))
+        return True
+
+
+async def _run(connection: asyncpg.Connection, script: sql.Script, way: _Way) -> bool:
+    """Apply a script unless its text is what was applied last. Was it applied?"""
+    async with _step(connection, way):
+        row = (await _recorded(connection)).get(script.number)
+        if row is not None and row.checksum == script.checksum:
+            return False
+        way.report(f"applying migration {script.name}" if script.number else "replacing procedures")
+        await connection.execute(script.text)
+        await connection.execute(sql.query("record_migration"), script.number, script.name, script.checksum)
+        return True
+
+
+@asynccontextmanager
+async def _step(connection: asyncpg.Connection, way: _Way) -> AsyncIterator[None]:
+    """A transaction that holds up traffic for a bounded time and, behind PgBouncer, excludes other migrations."""
+    async with connection.transaction():
+        await connection.execute(
+            f"set local lock_timeout = {int(way.lock_timeout_ms)}; set local statement_timeout = 0"
+        )
+        if way.pgbouncer:
+            await _take_lock(connection, "select pg_try_advisory_xact_lock($1)", way.report)
+        yield
+
+
+async def _take_lock(connection: asyncpg.Connection, attempt: str, report: Report) -> None:
+    """Held until the connection or transaction ends. Waiting is reported once a second and ends with an error after a
+    minute."""
     for waited in range(60):
-        if await connection.fetchval("select pg_try_advisory_lock($1)", _LOCK_KEY):
+        if await connection.fetchval(attempt, _LOCK_KEY):
             return
         report(f"another session is migrating this database; waiting ({waited} s)")
         await asyncio.sleep(1)
@@ -187,39 +267,11 @@ async def _take_lock(connection: asyncpg.Connection, report: Report) -> None:
     )
 
 
-async def _apply(connection: asyncpg.Connection, lock_timeout_ms: int, report: Report) -> MigrationReport:
-    await connection.execute(f"set lock_timeout = {int(lock_timeout_ms)}")
-    await _patiently(lambda: connection.execute(sql.query("bootstrap")), report, "schema_migrations")
-    recorded = await _recorded(connection)
-    if _is_current(recorded):  # the session we waited for has done it
-        return MigrationReport((), False, _version(connection))
-    applied = []
-    for script in sql.migrations():
-        if script.number not in recorded:
-            report(f"applying migration {script.name}")
-            await _patiently(lambda script=script: _run(connection, script), report, script.name)  # type: ignore[misc]
-            applied.append(script.name)
-    text = _procedures_text()
-    procedures = sql.Script(_PROCEDURES, "procedures", text)
-    row = recorded.get(_PROCEDURES)
-    if row is None or row.checksum != procedures.checksum:
-        report("replacing procedures")
-        await _patiently(lambda: _run(connection, procedures), report, "procedures")
-    return MigrationReport(tuple(applied), True, _version(connection))
-
-
-async def _run(connection: asyncpg.Connection, script: sql.Script) -> None:
-    async with connection.transaction():
-        await connection.execute(script.text)
-        await connection.execute(sql.query("record_migration"), script.number, script.name, script.checksum)
-
-
-async def _patiently(action: Callable[[], Awaitable[object]], report: Report, what: str) -> None:
+async def _patiently(action: Callable[[], Awaitable[bool]], report: Report, what: str) -> bool:
     """Repeat a DDL step that gave way to traffic, with growing pauses."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            await action()
-            return
+            return await action()
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             report(f"{what} waits for running transactions (attempt {attempt} of {_ATTEMPTS})")
             await asyncio.sleep(min(0.05 * attempt, 1))

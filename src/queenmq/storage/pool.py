@@ -1,9 +1,4 @@
-"""Connections. Every call of the storage engine runs on a connection opened here.
-
-The settings are part of the engine's correctness and speed: READ COMMITTED, because each statement of a procedure
-must see what was committed while it waited for a lock; UTC; generic plans that follow an index in its order, because
-every hot statement has its index and a plan made while a table was small must not survive its growth.
-"""
+"""Connections. Every call of the storage engine runs on a connection opened here, with the settings of `session`."""
 
 from __future__ import annotations
 
@@ -13,20 +8,12 @@ from typing import Any, Final, Protocol, TypeVar
 
 import asyncpg
 
-from .errors import translate
+from . import session
+from .errors import UnsupportedDatabase, translate
 
 _DEADLOCKS: Final = 10
+_STALE: Final = 100  # sessions in a row that are not as the role says
 _Answer = TypeVar("_Answer")
-
-_SESSION: Final = {
-    "application_name": "queenmq",
-    "timezone": "UTC",
-    "default_transaction_isolation": "read committed",
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "jit": "off",
-}
 
 
 class Executor(Protocol):
@@ -41,26 +28,55 @@ class Executor(Protocol):
     async def execute(self, query: str, *args: Any) -> str: ...
 
 
-async def connect(dsn: str, *, connect_timeout: float = 10, statement_timeout_ms: int = 0) -> asyncpg.Connection:
+async def connect(
+    dsn: str, *, connect_timeout: float = 10, statement_timeout_ms: int = 0, pgbouncer: bool = False
+) -> asyncpg.Connection:
     """One connection with the engine's session settings."""
-    settings = _SESSION | {"statement_timeout": str(statement_timeout_ms)}
+    options = session.arguments(statement_timeout_ms=statement_timeout_ms, pgbouncer=pgbouncer)
     async with translated():
-        return await asyncpg.connect(dsn, timeout=connect_timeout, server_settings=settings)
+        opened: asyncpg.Connection = await (_accepted if pgbouncer else asyncpg.connect)(
+            dsn, timeout=connect_timeout, **options
+        )
+        return opened
+
+
+async def _accepted(*arguments: Any, **options: Any) -> asyncpg.Connection:
+    """A connection to PgBouncer behind which the settings are in effect."""
+    for _ in range(_STALE):
+        connection = await asyncpg.connect(*arguments, **options)
+        try:
+            if await session.accept(connection):
+                return connection
+        except BaseException:
+            connection.terminate()
+            raise
+    raise UnsupportedDatabase(
+        f"{_STALE} sessions behind PgBouncer lack settings that are stored with the role; run RECONNECT on its console."
+    )
+
+
+async def connect_unchecked(
+    dsn: str, *, connect_timeout: float = 10, statement_timeout_ms: int = 0, pgbouncer: bool = False
+) -> asyncpg.Connection:
+    """For whoever puts the settings in effect: behind PgBouncer they may not be so yet."""
+    options = session.arguments(statement_timeout_ms=statement_timeout_ms, pgbouncer=pgbouncer)
+    async with translated():
+        return await asyncpg.connect(dsn, timeout=connect_timeout, **options)
 
 
 async def create_pool(
-    dsn: str, *, size: int, connect_timeout: float = 10, statement_timeout_ms: int = 0
+    dsn: str, *, size: int, connect_timeout: float = 10, statement_timeout_ms: int = 0, pgbouncer: bool = False
 ) -> asyncpg.Pool:
     """A pool of such connections; it opens them as they are needed."""
-    settings = _SESSION | {"statement_timeout": str(statement_timeout_ms)}
     async with translated():
         return await asyncpg.create_pool(
             dsn,
             min_size=1,
             max_size=size,
             timeout=connect_timeout,
-            server_settings=settings,
             max_inactive_connection_lifetime=0,
+            connect=_accepted if pgbouncer else None,
+            **session.arguments(statement_timeout_ms=statement_timeout_ms, pgbouncer=pgbouncer),
         )
 
 

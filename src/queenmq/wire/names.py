@@ -23,16 +23,16 @@ class InvalidValue(ValueError):
         self.allowed = allowed
 
 
-def check_name(field: str, value: object, *, empty: bool = False) -> None:
+def check_name(field: str, value: object, *, empty: bool = False, longest: int = MAX_NAME) -> None:
     """A name of a queue, partition, group, namespace or task."""
-    if not _is_text(value) or not (value or empty):
+    if not _is_text(value, longest) or not (value or empty):
         least = 0 if empty else 1
-        raise InvalidValue(field, value, f"a text of {least} to {MAX_NAME} characters without control characters")
+        raise InvalidValue(field, value, f"a text of {least} to {longest} characters without control characters")
 
 
-def check_transaction_id(field: str, value: object) -> None:
-    if not _is_text(value):
-        raise InvalidValue(field, value, f"a text of up to {MAX_NAME} characters without control characters")
+def check_transaction_id(field: str, value: object, *, longest: int = MAX_NAME) -> None:
+    if not _is_text(value, longest):
+        raise InvalidValue(field, value, f"a text of up to {longest} characters without control characters")
 
 
 def check_uuid(field: str, value: object) -> None:
@@ -40,5 +40,5 @@ def check_uuid(field: str, value: object) -> None:
         raise InvalidValue(field, value, "a UUID")
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_NAME and not _FORBIDDEN.search(value)
+def _is_text(value: object, longest: int) -> bool:
+    return isinstance(value, str) and len(value) <= longest and not _FORBIDDEN.search(value)

@@ -8,6 +8,7 @@ exact checks are linear and never recurse, so hostile input costs time in propor
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -26,10 +27,14 @@ _MANY_DIGITS: Final = 6000  # fewer, and an exponent below 10,000, fit both
 
 _NUMBER: Final = re.compile(rb"-?([0-9]++)(?:\.([0-9]++))?(?:[eE]([+-]?[0-9]++))?")
 _ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
-_LARGE_EXPONENT: Final = re.compile(rb"[0-9][eE][+-]?[0-9]{5,}+(?=[\s,\]}]|$)")
 
-# The skeleton of a text in which a large number is found as a substring: digits become 0, signs go.
-_SKELETON: Final = bytes(48 if byte in b"0123456789." else 101 if byte in b"eE" else 32 for byte in range(256))
+# The skeleton of a text in which a large number is found as a substring: digits become 0, what may end a number becomes
+# a comma, signs go.
+_SKELETON: Final = bytes(
+    48 if byte in b"0123456789." else 101 if byte in b"eE" else 44 if byte in b",]} \t\n\r" else 32
+    for byte in range(256)
+)
+_LARGE_EXPONENT: Final = b"0e00000"
 _LONG_NUMBER: Final = b"0" * _MANY_DIGITS
 _NEST: Final = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -55,15 +60,63 @@ def check_payload(field: str, raw: bytes, *, valid_json: bool = False, max_depth
         _check_utf8(field, raw)
     if b"\x1e" in raw:
         raise InvalidPayload(field, raw, "JSON without raw control characters", "with the byte 0x1E")
-    if b"\\" in raw and (b"\\u0000" in raw or b"\\ud" in raw or b"\\uD" in raw):
+    if _has_odd_escapes(raw):
         _check_escapes(field, raw)
-    if len(raw) > 2 * max_depth and raw.count(b"[") + raw.count(b"{") > max_depth:
+    if _may_be_too_deep(raw, max_depth):
         _check_depth(field, raw, max_depth)
-    skeleton = raw.translate(_SKELETON, b"+-")
-    if (b"0e00000" in skeleton and _LARGE_EXPONENT.search(raw)) or (
-        len(raw) >= _MANY_DIGITS and _may_be_too_large(skeleton)
-    ):
+    if _may_be_too_large(raw, len(raw)):
         _check_numbers(field, raw)
+
+
+def check_payloads(field: str, payloads: Sequence[bytes], *, max_depth: int = MAX_DEPTH) -> None:
+    """The same for many that came out of a decoder as `msgspec.Raw`, named `field[i].payload`.
+
+    The scans run once over all of them; only when they find something is each looked at by itself.
+    """
+    joined, longest = b",".join(payloads), max(map(len, payloads), default=0)
+    if (
+        not (joined.isascii() or _is_utf8(joined))
+        or b"\x1e" in joined
+        or _has_odd_escapes(joined)
+        or _may_be_too_large(joined, longest)
+    ):
+        for index, payload in enumerate(payloads):
+            check_payload(f"{field}[{index}].payload", bytes(payload), valid_json=True, max_depth=max_depth)
+    elif longest > 2 * max_depth:
+        for index, payload in enumerate(payloads):
+            if len(payload) > 2 * max_depth and _may_be_too_deep(raw := bytes(payload), max_depth):
+                _check_depth(f"{field}[{index}].payload", raw, max_depth)
+
+
+def _has_odd_escapes(raw: bytes) -> bool:
+    return b"\\" in raw and (b"\\u0000" in raw or b"\\ud" in raw or b"\\uD" in raw)
+
+
+def _may_be_too_deep(raw: bytes, max_depth: int) -> bool:
+    return len(raw) > 2 * max_depth and raw.count(b"[") + raw.count(b"{") > max_depth
+
+
+def _may_be_too_large(raw: bytes, longest: int) -> bool:
+    """May a number have a large exponent or too many digits, or all numbers together be too much when written out?
+    `longest` is the size of the longest payload in `raw`."""
+    skeleton = raw.translate(_SKELETON, b"+-")
+    if _LARGE_EXPONENT in skeleton:
+        _, *rests = skeleton.split(_LARGE_EXPONENT)
+        if not rests[-1].strip(b"0") or any(rest.lstrip(b"0").startswith(b",") for rest in rests):
+            return True
+    if longest < _MANY_DIGITS:
+        return False
+    if _LONG_NUMBER in skeleton:
+        return True
+    return skeleton.count(b"0e000") * 9999 + skeleton.count(b"0e") * 99 > _MAX_WRITTEN_OUT // 2
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _check_structure(field: str, raw: bytes, max_depth: int) -> None:
@@ -119,13 +172,6 @@ def _check_depth(field: str, raw: bytes, max_depth: int) -> None:
 
 def _too_deep(field: str, raw: bytes, max_depth: int) -> InvalidPayload:
     return InvalidPayload(field, raw, f"JSON nested at most {max_depth} deep", "nested deeper")
-
-
-def _may_be_too_large(skeleton: bytes) -> bool:
-    """May a number have too many digits, or all of them together be too much when written out?"""
-    if _LONG_NUMBER in skeleton:
-        return True
-    return skeleton.count(b"0e000") * 9999 + skeleton.count(b"0e") * 99 > _MAX_WRITTEN_OUT // 2
 
 
 def _check_numbers(field: str, raw: bytes) -> None:

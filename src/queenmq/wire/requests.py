@@ -5,19 +5,25 @@ A missing field and an explicit null are the same everywhere, because clients se
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import msgspec
 
-NULL = msgspec.Raw(b"null")
+NULL: Final = msgspec.Raw(b"null")
 
 
 class PushEntry(msgspec.Struct, gc=False, rename="camel"):
     """One message of a push. The payload stays as the client wrote it."""
 
     queue: str
-    payload: msgspec.Raw | bytes = NULL
+    payload: msgspec.Raw = NULL
     partition: str | None = None
     transaction_id: str | None = None
     trace_id: str | None = None
+
+
+class PushBody(msgspec.Struct, gc=False):
+    items: list[PushEntry] | None = None
 
 
 class AckEntry(msgspec.Struct, gc=False, rename="camel"):
@@ -29,3 +35,43 @@ class AckEntry(msgspec.Struct, gc=False, rename="camel"):
     lease_id: str | None = None
     error: str | None = None
     consumer_group: str | None = None
+
+
+class AckBatchBody(msgspec.Struct, gc=False, rename="camel"):
+    """Acks of one group."""
+
+    acknowledgments: list[AckEntry] | None = None
+    consumer_group: str | None = None
+
+
+class OperationEntry(msgspec.Struct, gc=False, rename="camel"):
+    """One step of a transaction: `type` push with `items`, or `type` ack with the fields of an ack."""
+
+    type: str | None = None
+    items: list[PushEntry] | None = None
+    transaction_id: str | None = None
+    partition_id: str | None = None
+    status: str | None = None
+    lease_id: str | None = None
+    error: str | None = None
+    consumer_group: str | None = None
+
+
+class TransactionBody(msgspec.Struct, gc=False, rename="camel"):
+    """`kv` and `timers` are steps of newer clients that this server does not know."""
+
+    operations: list[OperationEntry] | None = None
+    required_leases: list[str | None] | None = None
+    kv: list[msgspec.Raw] | None = None
+    timers: list[msgspec.Raw] | None = None
+
+
+class ConfigureBody(msgspec.Struct, gc=False):
+    queue: str | None = None
+    namespace: str | None = None
+    task: str | None = None
+    options: dict[str, Any] | None = None
+
+
+class LeaseBody(msgspec.Struct, gc=False):
+    seconds: int | float | None = None

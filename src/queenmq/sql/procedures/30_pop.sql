@@ -296,50 +296,73 @@ begin
     end loop;
 end $$;
 
--- Which requests the set-based claims below can serve: one group, one partition, a lease, and a queue whose options put
--- no condition on a delivery.
-create or replace function queen.plain_pops(
-    req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
-    req_lease uuid[], req_auto boolean[]
-) returns table (request integer, gid integer, pid bigint, batch integer, lease uuid, hold interval)
-language sql stable as $$
-    select r.request::integer, m.group_id, r.pid, r.batch, r.lease,
-           make_interval(secs => case when q.lease_time = 0 then 60 else q.lease_time end)
-    from unnest(req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto)
-        with ordinality r (first, last, pid, batch, most, lease, auto, request)
-    join queen.consumer_groups_metadata m on m.group_id = req_groups[r.first] and m.registered
-    join queen.queues q on q.queue_id = m.queue_id
-    where r.first = r.last and (r.most = 1 or r.pid is not null) and not r.auto
-    and q.delayed_processing = 0 and q.window_buffer = 0 and coalesce(q.ttl, 0) = 0
-$$;
+drop function if exists queen.plain_pops(integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[]);
+drop function if exists queen.lease_plain(integer[], bigint[], integer[], integer[], uuid[], interval[]);
 
--- Write the leases of requests that have been matched with locked cursors. Only cursors with nothing special about them
--- are taken: no lease that ran out, no retries, no unresolved start, and a message to deliver; the others are left to claim.
--- lasts is the end of what the caller's snapshot may deliver.
-create or replace function queen.lease_plain(
-    requests integer[], pids bigint[], gids integer[], batches integer[], leases uuid[], holds interval[],
-    out taken integer[], out took bigint[], out froms bigint[], out tos bigint[], out untils timestamptz[]
+-- Claim for many requests at once. It serves requests of one group and one partition, with a lease, in queues whose options
+-- put no condition on a delivery, and takes cursors with nothing special about them: no lease that ran out, no retries, no
+-- unresolved start. The others are left to claim.
+-- Requests for one partition each (of several for the same one the first), or requests for any: of each group as many cursors
+-- as it has requests, least recently served first.
+-- exhausted: groups of which every ready cursor was taken, and there were fewer than requests.
+create or replace function queen.claim_plain(
+    one_each boolean, req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
+    req_lease uuid[], req_auto boolean[],
+    out requests integer[], out pids bigint[], out gids integer[], out froms bigint[], out tos bigint[], out untils timestamptz[],
+    out exhausted integer[]
 )
-language sql as $$
-    with chosen as materialized (
-        select x.request, x.lease, clock_timestamp() + x.hold as until, c.partition_id, c.group_id,
-               least(greatest(c.acked_seq, s.below) + x.batch, l.last_seq) as upto
-        from unnest(requests, pids, gids, batches, leases, holds) x (request, pid, gid, batch, lease, hold)
-        join queen.partition_consumers c on c.partition_id = x.pid and c.group_id = x.gid
-        join queen.partition_lookup l on l.partition_id = x.pid
+language plpgsql as $$
+declare
+    t timestamptz := clock_timestamp();
+begin
+    with w as materialized (
+        select r.request::integer, m.group_id as gid, r.pid, r.batch, r.lease,
+               t + make_interval(secs => case when q.lease_time = 0 then 60 else q.lease_time end) as until,
+               row_number() over (partition by m.group_id, r.pid order by r.request) as place
+        from unnest(req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto)
+            with ordinality r (first, last, pid, batch, most, lease, auto, request)
+        join queen.consumer_groups_metadata m on m.group_id = req_groups[r.first] and m.registered
+        join queen.queues q on q.queue_id = m.queue_id
+        where (r.pid is not null) = one_each and r.first = r.last and (r.most = 1 or one_each) and not r.auto
+        and q.delayed_processing = 0 and q.window_buffer = 0 and coalesce(q.ttl, 0) = 0
+    ), wanted as materialized (
+        select w.gid, w.pid, count(*) as requests from w group by w.gid, w.pid
+    ), k as materialized (
+        select g.gid, g.pid, c.*, row_number() over (partition by g.gid, g.pid order by c.ready_at) as place
+        from wanted g cross join lateral (
+            select c.partition_id, c.acked_seq, c.ready_at,
+                   c.lease_id is null and c.start_from is null and c.retries is null and not c.isolate as plain
+            from queen.partition_consumers c where not one_each and c.group_id = g.gid and c.ready_at <= t
+            order by c.ready_at limit g.requests for update skip locked) c
+        where not one_each
+        union all
+        select g.gid, g.pid, c.*, 1 as place
+        from wanted g cross join lateral (
+            select c.partition_id, c.acked_seq, c.ready_at,
+                   c.lease_id is null and c.start_from is null and c.retries is null and not c.isolate as plain
+            from queen.partition_consumers c where c.partition_id = g.pid and c.group_id = g.gid and c.ready_at <= t
+            for update skip locked) c
+        where one_each
+    ), chosen as materialized (
+        select w.request, w.lease, w.until, w.gid, k.partition_id, k.acked_seq,
+               least(greatest(k.acked_seq, s.below) + w.batch, l.last_seq) as upto
+        from w join k on k.gid = w.gid and k.pid is not distinct from w.pid and k.place = w.place
+        join queen.partition_lookup l on l.partition_id = k.partition_id and l.last_seq > k.acked_seq
         cross join lateral (
             select z.last_seq - z.n as below from queen.segments z
-            where z.partition_id = x.pid and z.last_seq > c.acked_seq order by z.last_seq limit 1) s
-        where c.lease_id is null and c.start_from is null and c.retries is null and not c.isolate and l.last_seq > c.acked_seq
+            where z.partition_id = k.partition_id and z.last_seq > k.acked_seq order by z.last_seq limit 1) s
+        where k.plain
     ), leased as (
-        update queen.partition_consumers c set lease_id = x.lease, lease_to = x.upto,
-            lease_expires_at = x.until, ready_at = x.until
-        from chosen x where c.partition_id = x.partition_id and c.group_id = x.group_id
-        returning x.request, c.partition_id, c.acked_seq, c.lease_to, c.lease_expires_at
+        update queen.partition_consumers c set lease_id = x.lease, lease_to = x.upto, lease_expires_at = x.until, ready_at = x.until
+        from chosen x where c.partition_id = x.partition_id and c.group_id = x.gid
+        returning x.request, c.partition_id, x.gid, x.acked_seq, x.upto, x.until
     )
-    select array_agg(u.request), array_agg(u.partition_id), array_agg(u.acked_seq), array_agg(u.lease_to), array_agg(u.lease_expires_at)
-    from leased u
-$$;
+    select array_agg(u.request), array_agg(u.partition_id), array_agg(u.gid), array_agg(u.acked_seq), array_agg(u.upto), array_agg(u.until),
+           (select array_agg(g.gid) from wanted g where not one_each
+            and (select count(*) from k where k.gid = g.gid) < g.requests
+            and (select count(*) from k where k.gid = g.gid) = (select count(*) from chosen x where x.gid = g.gid))
+        into requests, pids, gids, froms, tos, untils, exhausted from leased u;
+end $$;
 
 -- Answer many pops in one call. Request r takes from the groups req_groups[req_from[r] .. req_to[r]], in that order:
 -- from partition req_partition[r] when it is given, else from any, least recently served first, up to req_max[r]
@@ -359,57 +382,43 @@ create or replace function queen.pop_v1(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    m record;
     d record;
     answered integer[] := '{}';
+    nothing integer[];
+    one_each boolean;
 begin
-    for kind in 1 .. 2 loop
-        if kind = 1 then
-            -- requests for one partition each; of several for the same one, the first
-            select array_agg(x.request) as requests, array_agg(x.pid) as pids, array_agg(x.gid) as gids, array_agg(x.batch) as batches,
-                   array_agg(x.lease) as leases, array_agg(x.hold) as holds into m
-            from (
-                select w.*, c.partition_id from (
-                    select distinct on (p.gid, p.pid) p.* from queen.plain_pops(
-                        req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto) p
-                    where p.pid is not null order by p.gid, p.pid, p.request) w
-                join queen.partition_consumers c on c.partition_id = w.pid and c.group_id = w.gid
-                where c.ready_at <= clock_timestamp() for update of c skip locked
-            ) x;
-        else
-            -- requests for any partition: of each group as many cursors as it has requests, least recently served first
-            with w as materialized (
-                select p.*, row_number() over (partition by p.gid order by p.request) as place from queen.plain_pops(
-                    req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto) p
-                where p.pid is null
-            )
-            select array_agg(w.request) as requests, array_agg(k.partition_id) as pids, array_agg(w.gid) as gids, array_agg(w.batch) as batches,
-                   array_agg(w.lease) as leases, array_agg(w.hold) as holds into m
-            from w join (
-                select g.gid, c.partition_id, row_number() over (partition by g.gid order by c.ready_at) as place
-                from (select w.gid, count(*) as requests from w group by w.gid) g
+    foreach one_each in array array[true, false] loop
+        continue when (one_each and cardinality(array_remove(req_partition, null)) = 0)
+            or (not one_each and array_position(req_partition, null) is null);
+        d := queen.claim_plain(one_each, req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto);
+        if d.requests is not null then
+            answered := answered || d.requests;
+            return query
+                select u.request, s.partition_id, p.uid, p.name, p.queue_id, u.gid, u.from_seq, u.to_seq, u.until, 1,
+                       s.last_seq, s.n, s.base, s.base_idx, s.created_at, s.tx, s.data, s.trace_ids, s.subs, s.enc,
+                       null::text, null::timestamptz
+                from unnest(d.requests, d.pids, d.gids, d.froms, d.tos, d.untils) u (request, pid, gid, from_seq, to_seq, until)
+                join queen.partitions p on p.partition_id = u.pid
                 cross join lateral (
-                    select c.partition_id, c.ready_at from queen.partition_consumers c
-                    where c.group_id = g.gid and c.ready_at <= clock_timestamp()
-                    order by c.ready_at limit g.requests for update skip locked) c
-            ) k on k.gid = w.gid and k.place = w.place;
+                    select z.* from queen.segments z where z.partition_id = u.pid and z.last_seq > u.from_seq and z.last_seq <= (
+                        select y.last_seq from queen.segments y where y.partition_id = u.pid and y.last_seq >= u.to_seq order by y.last_seq limit 1)
+                    order by z.last_seq) s
+                order by u.request, s.last_seq;
         end if;
-        continue when m.requests is null;
-        select * into d from queen.lease_plain(m.requests, m.pids, m.gids, m.batches, m.leases, m.holds);
-        continue when d.taken is null;
-        answered := answered || d.taken;
-        return query
-            select u.request, s.partition_id, p.uid, p.name, p.queue_id, w.gid, u.from_seq, u.to_seq, u.until, 1,
-                   s.last_seq, s.n, s.base, s.base_idx, s.created_at, s.tx, s.data, s.trace_ids, s.subs, s.enc,
-                   null::text, null::timestamptz
-            from unnest(d.taken, d.took, d.froms, d.tos, d.untils) u (request, pid, from_seq, to_seq, until)
-            join unnest(m.requests, m.gids) w (request, gid) on w.request = u.request
-            join queen.partitions p on p.partition_id = u.pid
-            cross join lateral (
-                select z.* from queen.segments z where z.partition_id = u.pid and z.last_seq > u.from_seq and z.last_seq <= (
-                    select y.last_seq from queen.segments y where y.partition_id = u.pid and y.last_seq >= u.to_seq order by y.last_seq limit 1)
-                order by z.last_seq) s
-            order by u.request, s.last_seq;
+        if d.exhausted is not null then
+            select array_agg(r.request) into nothing
+                from unnest(req_from, req_to, req_partition, req_max, req_auto) with ordinality r (first, last, pid, most, auto, request)
+                where r.pid is null and r.first = r.last and r.most = 1 and not r.auto
+                and req_groups[r.first] = any (d.exhausted) and r.request <> all (answered);
+            answered := answered || nothing;
+            return query
+                select r, null::bigint, null::uuid, null::text, null::integer, null::integer, null::bigint, null::bigint, null::timestamptz,
+                       null::integer, null::bigint, null::integer, null::uuid, null::integer, clock_timestamp(), null::bytea, null::bytea,
+                       null::bytea, null::bytea, null::text, 'empty',
+                       (select c.ready_at from queen.partition_consumers c
+                        where c.group_id = req_groups[req_from[r]] and c.ready_at is not null order by c.ready_at limit 1)
+                from unnest(nothing) r;
+        end if;
     end loop;
     if cardinality(answered) < coalesce(cardinality(req_from), 0) then
         return query select * from queen.pop_one_by_one(

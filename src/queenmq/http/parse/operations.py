@@ -1,0 +1,125 @@
+"""The bodies of transactions, of queue configurations and of lease extensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from ...engine.requests import TransactionAsk
+from ...wire.names import InvalidValue, check_name
+from ...wire.requests import AckEntry, ConfigureBody, LeaseBody, OperationEntry, PushEntry, TransactionBody
+from ..errors import InvalidField
+from ..limits import Limits
+from .acks import check_acks
+from .bodies import decode, missing
+from .pushes import PHRASES as PUSH_PHRASES
+from .pushes import PushParser
+
+DEFAULT_EXTENSION: Final = 60
+MAX_EXTENSION: Final = 86_400
+
+_TRANSACTION: Final = {
+    "": "operations array required",
+    "operations": "operations array required",
+    "operations[].transactionId": "transactionId is required",
+    "operations[].partitionId": "partitionId is required to ensure message uniqueness",
+    **{f"operations[].{field}": phrase for field, phrase in PUSH_PHRASES.items() if field},
+}
+_CONFIGURE: Final = {"queue": "queue is required"}
+
+_transaction: Final = msgspec.json.Decoder(TransactionBody)
+_configure: Final = msgspec.json.Decoder(ConfigureBody)
+_lease: Final = msgspec.json.Decoder(LeaseBody)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """`namespace` and `task` None: as they are."""
+
+    queue: str
+    namespace: str | None
+    task: str | None
+    options: Mapping[str, Any]
+
+
+def parse_transaction(body: bytes, limits: Limits, pushes: PushParser) -> TransactionAsk:
+    """What the engine is asked; raises for the first operation that may not be done."""
+    decoded = decode(_transaction, body, _TRANSACTION)
+    for name, extra in (("kv", decoded.kv), ("timers", decoded.timers)):
+        if extra:
+            raise InvalidField(f"{name} operations are not supported by this server", field=name)
+    if decoded.operations is None:
+        raise missing("operations", _TRANSACTION)
+    if not decoded.operations:
+        raise InvalidField("operations array cannot be empty", field="operations")
+    steps = [_step(f"operations[{index}]", entry) for index, entry in enumerate(decoded.operations)]
+    total = sum(1 if isinstance(step, AckEntry) else len(step) for step in steps)
+    if total > limits.max_push_items:
+        raise InvalidField(
+            f"operations must hold at most {limits.max_push_items} messages and acks, not {total}", field="operations"
+        )
+    for index, step in enumerate(steps):
+        _check_step(f"operations[{index}]", step, limits, pushes)
+    leases = dict.fromkeys(lease for lease in decoded.required_leases or () if lease)
+    return TransactionAsk(steps, tuple(leases))
+
+
+def parse_configure(body: bytes, limits: Limits) -> Configuration:
+    decoded = decode(_configure, body, _CONFIGURE)
+    if not decoded.queue:
+        raise missing("queue", _CONFIGURE)
+    for field, value, empty in (
+        ("queue", decoded.queue, False),
+        ("namespace", decoded.namespace, True),
+        ("task", decoded.task, True),
+    ):
+        if value is not None:
+            check_name(field, value, empty=empty, longest=limits.max_name_length)
+    return Configuration(decoded.queue, decoded.namespace, decoded.task, decoded.options or {})
+
+
+def parse_lease(body: bytes) -> int:
+    """For how many seconds."""
+    seconds = decode(_lease, body, {}).seconds
+    if seconds is None:
+        return DEFAULT_EXTENSION
+    if not 1 <= seconds <= MAX_EXTENSION or seconds != int(seconds):
+        raise InvalidValue("seconds", seconds, f"an integer from 1 to {MAX_EXTENSION}")
+    return int(seconds)
+
+
+def _step(where: str, entry: OperationEntry) -> list[PushEntry] | AckEntry:
+    if entry.type == "push":
+        if entry.items is None:
+            raise missing(f"{where}.items", _TRANSACTION)
+        return entry.items
+    if entry.type != "ack":
+        allowed = f"{where}.type must be push or ack"
+        raise InvalidField(f"Unknown operation type: {_shown(entry.type)}: {allowed}", field=f"{where}.type")
+    for field, value in (("transactionId", entry.transaction_id), ("partitionId", entry.partition_id)):
+        if not value:
+            raise missing(f"{where}.{field}", _TRANSACTION)
+    return AckEntry(
+        entry.transaction_id or "",
+        entry.partition_id or "",
+        entry.status,
+        entry.lease_id,
+        entry.error,
+        entry.consumer_group,
+    )
+
+
+def _check_step(where: str, step: list[PushEntry] | AckEntry, limits: Limits, pushes: PushParser) -> None:
+    if isinstance(step, AckEntry):
+        check_acks([step], lambda _: f"{where}.transactionId")
+        if step.consumer_group:
+            check_name(f"{where}.consumerGroup", step.consumer_group, longest=limits.max_name_length)
+    elif step:
+        pushes.check(step, f"{where}.items")
+
+
+def _shown(value: str | None) -> str:
+    return ascii(value if value is None or len(value) <= 60 else value[:57] + "...")

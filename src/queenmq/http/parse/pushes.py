@@ -1,0 +1,161 @@
+"""The body of a push: decoded, and every item checked before anything is handed on.
+
+Almost all items are fine, so the rules are asked of many at once: names that passed before are remembered, ids and
+payloads are scanned joined together. Only when something is found are the items taken one by one, to name the first
+bad one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ...wire.names import InvalidValue, check_name, check_transaction_id, check_uuid
+from ...wire.payload import check_payload, check_payloads
+from ...wire.requests import PushBody, PushEntry
+from ..errors import InvalidField
+from ..limits import Limits
+from .bodies import explain, missing
+
+PHRASES: Final = {
+    "": "items array is required",
+    "items": "items array is required",
+    "items[].queue": "Queue must be a string",
+    "items[].partition": "Partition must be a string",
+    "items[].transactionId": "TransactionId must be a string",
+    "items[].traceId": "TraceId must be a string",
+}
+
+_REMEMBERED: Final = 65_536
+_REMEMBERED_LENGTH: Final = 100
+_EXPLAINED_BYTES: Final = 1024 * 1024
+"""A longer body that cannot be decoded is refused without looking for the item: that would take too long."""
+
+_PRINTABLE: Final = bytes(range(0x20, 0x7F))
+_OUTSIDE_STRINGS: Final = bytes.maketrans(b"{}", b"[]")
+_NOT_LAYOUT: Final = bytes(byte for byte in range(256) if byte not in b"[]{},")
+
+_decode: Final = msgspec.json.Decoder(PushBody).decode
+_decode_raw: Final = msgspec.json.Decoder(dict[str, list[dict[str, msgspec.Raw]]]).decode
+
+
+class PushParser:
+    """One per worker: it remembers names that passed."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._known: set[str | None] = {None}
+
+    def __call__(self, body: bytes) -> list[PushEntry]:
+        """Raises InvalidField, InvalidJson or InvalidValue for what is wrong first."""
+        try:
+            items = _decode(body or b"{}").items
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self._explained(error, body) from None
+        if items is None:
+            raise missing("items", PHRASES)
+        if items:
+            self.check(items)
+        return items
+
+    def check(self, items: Sequence[PushEntry], field: str = "items") -> None:
+        """Every rule for items that are decoded already."""
+        if len(items) > self._limits.max_push_items:
+            most = self._limits.max_push_items
+            raise InvalidField(f"{field} must be at most {most}, not {len(items)}", field=field)
+        try:
+            self._check_together(items, field)
+        except InvalidValue:
+            self._check_each(items, field)
+            raise
+
+    def _check_together(self, items: Sequence[PushEntry], field: str) -> None:
+        limits, known = self._limits, self._known
+        queues, partitions = {item.queue for item in items}, {item.partition for item in items}
+        if not (known.issuperset(queues) and known.issuperset(partitions)):
+            self._learn((queues | partitions) - known, field)
+        check_payloads(field, [item.payload for item in items], max_depth=limits.max_json_depth)
+        ids = [item.transaction_id for item in items if item.transaction_id]
+        if ids and (max(map(len, ids)) > limits.max_name_length or "".join(ids).encode().translate(None, _PRINTABLE)):
+            for identifier in ids:
+                check_transaction_id(field, identifier, longest=limits.max_name_length)
+        for trace_id in [item.trace_id for item in items if item.trace_id is not None]:
+            check_uuid(field, trace_id)
+
+    def _learn(self, names: set[str | None], field: str) -> None:
+        """Check names and remember them."""
+        known = self._known
+        if len(known) > _REMEMBERED:
+            known.clear()
+            known.add(None)
+        for name in names:
+            if name is not None:
+                check_name(field, name, longest=self._limits.max_name_length)
+                if len(name) <= _REMEMBERED_LENGTH:
+                    known.add(name)
+
+    def _check_each(self, items: Sequence[PushEntry], field: str) -> None:
+        """The same rules, item by item, to name the first that breaks one."""
+        longest, depth = self._limits.max_name_length, self._limits.max_json_depth
+        for index, item in enumerate(items):
+            where = f"{field}[{index}]."
+            check_name(where + "queue", item.queue, longest=longest)
+            if item.partition is not None:
+                check_name(where + "partition", item.partition, longest=longest)
+            if item.transaction_id is not None:
+                check_transaction_id(where + "transactionId", item.transaction_id, longest=longest)
+            if item.trace_id is not None:
+                check_uuid(where + "traceId", item.trace_id)
+            check_payload(where + "payload", bytes(item.payload), valid_json=True, max_depth=depth)
+
+    def _explained(self, error: Exception, body: bytes) -> Exception:
+        if not body.strip():
+            return missing("items", PHRASES)
+        if isinstance(error, RecursionError):
+            field, depth = deep_item(body, "items"), self._limits.max_json_depth
+            return InvalidField(f"{field} must be JSON nested at most {depth} deep", field=field)
+        if isinstance(error, msgspec.ValidationError) or len(body) > _EXPLAINED_BYTES:
+            return explain(error, PHRASES)
+        return _odd_text(error, body) or explain(error, PHRASES)
+
+
+def deep_item(body: bytes, field: str) -> str:
+    """Which payload is nested beyond what the decoder can follow, as `items[i].payload`."""
+    layout = b"".join(body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
+    layout = layout.translate(_OUTSIDE_STRINGS, _NOT_LAYOUT)[:_EXPLAINED_BYTES]
+    depth = index = 0
+    for byte in layout:
+        if byte == 0x5B:
+            depth += 1
+            if depth > 300:
+                return f"{field}[{index}].payload"
+        elif byte == 0x5D:
+            depth -= 1
+            if depth < 2:
+                index = 0
+        elif depth == 2:
+            index += 1
+    return field
+
+
+def _odd_text(error: Exception, body: bytes) -> Exception | None:
+    """The item whose text is not Unicode: bytes that are not UTF-8, or half of a surrogate pair."""
+    try:
+        if isinstance(error, UnicodeDecodeError):
+            items: Sequence[Mapping[str, Any]] = _decode_raw(body)["items"]
+        else:
+            items = [
+                {key: json.dumps(value).encode() for key, value in item.items()}
+                for item in json.loads(body.decode(errors="surrogateescape"))["items"]
+            ]
+        for index, item in enumerate(items):
+            for key in ("queue", "partition", "transactionId", "traceId", "payload"):
+                check_payload(f"items[{index}].{key}", bytes(item.get(key, b"null")), valid_json=True)
+    except InvalidValue as found:
+        return found
+    except (ValueError, RecursionError, LookupError, AttributeError, TypeError):
+        return None
+    return None

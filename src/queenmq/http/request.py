@@ -1,0 +1,167 @@
+"""One request as it is read from a connection, and the rules its head must keep.
+
+The parser refuses most malformed requests. The rules here are those it leaves to its user, and those whose breach lets
+one request hide inside another: they are checked again, whatever the parser's version makes of them.
+"""
+
+from __future__ import annotations
+
+from .inflate import Inflater
+from .limits import Limits
+from .refusals import (
+    MAX_HEADERS,
+    bad_request,
+    body_too_large,
+    expectation_failed,
+    headers_too_large,
+    unknown_encoding,
+)
+
+Headers = list[tuple[bytes, bytes]]
+_NOTABLE = frozenset(
+    [b"authorization", b"content-encoding", b"content-length", b"expect", b"host", b"transfer-encoding"]
+)
+_OF_THE_PACKED_BODY = (b"content-encoding", b"content-length")
+
+
+class Request:
+    """Filled by the parser's callbacks. `length` is None while unknown and for chunked bodies."""
+
+    __slots__ = (
+        "_inflater",
+        "_limit",
+        "_parts",
+        "authorization",
+        "expects_continue",
+        "headers",
+        "keep_alive",
+        "length",
+        "method",
+        "read",
+        "url",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: Headers = []
+        self.method = b""
+        self.version = ""
+        self.keep_alive = False
+        self.authorization: bytes | None = None
+        self.expects_continue = False
+        self.length: int | None = None
+        self.read = 0
+        """Bytes of the body that have arrived, as they were sent."""
+        self._inflater: Inflater | None = None
+        self._parts: list[bytes] | None = None
+        self._limit = 0
+
+    def check_head(self, limits: Limits) -> None:
+        """Raises Refused when the head breaks a rule, or announces a body that will not be read."""
+        self._limit = limits.max_body_bytes
+        if len(self.headers) > MAX_HEADERS:
+            raise headers_too_large(limits.max_header_bytes)
+        notable: dict[bytes, bytes] = {}
+        for name, value in self.headers:
+            if name in _NOTABLE:
+                if name in notable:
+                    raise bad_request(f"The header {name.decode()} is given twice.")
+                notable[name] = value
+        self._check_version(b"host" in notable)
+        self._check_framing(notable)
+        self.authorization = notable.get(b"authorization")
+        if b"expect" in notable:
+            self._check_expectation(notable[b"expect"])
+        if b"content-encoding" in notable:
+            self._check_encoding(notable[b"content-encoding"])
+
+    def _check_version(self, has_host: bool) -> None:
+        if self.version == "1.1":
+            if not has_host:
+                raise bad_request("The header host is missing.")
+        elif self.version == "1.0":
+            # Whether an HTTP/1.0 client understands a kept connection is a guess, so none is kept.
+            self.keep_alive = False
+        else:
+            raise bad_request(f"HTTP/{self.version} is not spoken here; use HTTP/1.1.")
+
+    def _check_framing(self, notable: dict[bytes, bytes]) -> None:
+        coding = notable.get(b"transfer-encoding")
+        length = notable.get(b"content-length")
+        if coding is None:
+            self.length = 0 if length is None else _length(length)
+            if self.length > self._limit:
+                raise body_too_large(self._limit)
+        elif length is not None:
+            raise bad_request("The headers content-length and transfer-encoding exclude each other.")
+        elif coding.strip().lower() != b"chunked" or self.version == "1.0":
+            raise bad_request("The header transfer-encoding must be chunked, and only HTTP/1.1 has it.")
+        else:
+            # The parser's callback goes on adding trailers to the list it was given; they are not headers.
+            self.headers = self.headers.copy()
+
+    def _check_expectation(self, expectation: bytes) -> None:
+        if expectation.strip().lower() != b"100-continue":
+            raise expectation_failed()
+        self.expects_continue = self.version == "1.1" and self.length != 0
+
+    def _check_encoding(self, encoding: bytes) -> None:
+        name = encoding.strip().lower()
+        if name in (b"gzip", b"x-gzip"):
+            if self.length != 0:
+                self._inflater = Inflater(self._limit)
+                # Starlette's routes get the body as it is read here.
+                self.headers = [header for header in self.headers if header[0] not in _OF_THE_PACKED_BODY]
+        elif name not in (b"", b"identity"):
+            raise unknown_encoding(name)
+
+    def add(self, piece: bytes) -> None:
+        """Take a piece of the body. Raises Refused as soon as it is too large."""
+        self.read += len(piece)
+        if self.read > self._limit:
+            raise body_too_large(self._limit)
+        if self._inflater is not None:
+            piece = self._inflater.feed(piece)
+        if self._parts is None:
+            self._parts = [piece]
+        else:
+            self._parts.append(piece)
+
+    def end_body(self) -> None:
+        """Raises Refused when the body is not all there."""
+        if self._inflater is not None and self.read:
+            self._inflater.finish()
+        self._inflater = None
+
+    def take_body(self) -> bytes:
+        """The body, once: the request does not keep it."""
+        parts, self._parts = self._parts, None
+        if parts is None:
+            return b""
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def check_size(self, limit: int) -> None:
+        """Raises Refused when URL and headers are too large together."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > limit:
+            raise headers_too_large(limit)
+
+    def without_upgrade(self) -> bytes:
+        """The head again, without its offer to speak another protocol."""
+        lines = [b"%b %b HTTP/%b" % (self.method, self.url, self.version.encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                value = b", ".join(token for token in value.split(b",") if token.strip().lower() == b"close")
+            if name not in (b"upgrade", b"http2-settings"):
+                lines.append(b"%b: %b" % (name, value))
+        return b"\r\n".join([*lines, b"", b""])
+
+
+def _length(value: bytes) -> int:
+    digits = value.strip()
+    if not digits.isdigit():
+        raise bad_request("The header content-length is not a number.")
+    if len(digits) > 18:
+        raise bad_request("The header content-length is out of range.")
+    return int(digits)

@@ -1,0 +1,67 @@
+"""Is this worker alive, is it ready for work, and what has it been doing?"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+
+from ... import __version__
+from ...storage.errors import DatabaseUnavailable, StorageError
+from ...storage.migrate import require_current
+from ...storage.pool import translated
+from ..answer import Answer
+from .context import Call, Context
+
+PATIENCE: Final = 1.0
+"""Seconds in which a database must answer to count as reachable."""
+
+
+async def health(context: Context, call: Call) -> Answer:
+    """200 as long as the worker runs: what the database does is told, but does not count."""
+    report = {
+        "status": "healthy",
+        "database": "connected" if context.broker.links.healthy else "disconnected",
+        "server": socket.gethostname(),
+        "worker_id": context.worker_id,
+        "version": __version__,
+        "queen": {"worker_id": context.worker_id, "status": "stopping" if context.draining() else "active"},
+    }
+    return Answer(200, msgspec.json.encode(report))
+
+
+async def ready(context: Context, call: Call) -> Answer:
+    """200 when requests can be served, else 503 with everything that is in the way."""
+    reasons = ["the server is stopping"] if context.draining() else []
+    problem = await _database_problem(context)
+    if problem is not None:
+        reasons.append(problem)
+    report: dict[str, Any] = {"ready": not reasons, "reasons": reasons}
+    return Answer(503 if reasons else 200, msgspec.json.encode(report))
+
+
+async def engine_stats(context: Context, call: Call) -> Answer:
+    report = {
+        "workerId": context.worker_id,
+        "engine": context.broker.stats(),
+        "http": context.endpoint_stats(),
+    }
+    return Answer(200, msgspec.json.encode(report))
+
+
+async def _database_problem(context: Context) -> str | None:
+    try:
+        async with asyncio.timeout(PATIENCE), translated():
+            await require_current(context.broker.store.pool)
+    except TimeoutError:
+        return f"the database did not answer within {PATIENCE:g} s"
+    except DatabaseUnavailable:
+        return "the database cannot be reached"
+    except StorageError as error:
+        return error.message
+    except asyncpg.PostgresError as error:
+        return f"the database refuses: {error.args[0]}"
+    return None

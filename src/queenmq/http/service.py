@@ -1,0 +1,118 @@
+"""What all connections of a worker share: who answers, what is allowed, what was counted, and one timer for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from starlette.types import ASGIApp
+
+from .answer import Answer, Work
+from .caller import Caller
+from .limits import Limits
+
+_LONGEST_INTERVAL = 1.0
+_SHORTEST_INTERVAL = 0.01
+
+
+class HotHandlers(Protocol):
+    """The operations that are answered without Starlette."""
+
+    def push(self, body: bytes, caller: Caller, /) -> Answer | Work: ...
+
+    def ack(self, body: bytes, caller: Caller, /) -> Answer | Work: ...
+
+    def ack_batch(self, body: bytes, caller: Caller, /) -> Answer | Work: ...
+
+    def pop(self, path: str, query: bytes, caller: Caller, /) -> Answer | Work: ...
+
+
+class Connection(Protocol):
+    def sweep(self, now: float) -> None:
+        """Give up on the client if it has been taking too long."""
+
+    def shutdown(self) -> None:
+        """Close after the requests under way, or at once when there is none."""
+
+
+class Service:
+    """`now` is the loop's clock as of the last sweep: exact enough for timeouts, and free to read."""
+
+    def __init__(
+        self,
+        handlers: HotHandlers,
+        app: ASGIApp,
+        limits: Limits,
+        authenticate: Callable[[bytes | None], Caller] | None = None,
+    ) -> None:
+        self.app = app
+        self.limits = limits
+        self.authenticate = authenticate
+        self.pop = handlers.pop
+        self.posts: dict[bytes, Callable[[bytes, Caller], Answer | Work]] = {
+            b"/api/v1/push": handlers.push,
+            b"/api/v1/ack": handlers.ack,
+            b"/api/v1/ack/batch": handlers.ack_batch,
+        }
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time()
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.draining = False
+        self.requests = 0
+        self.answers = [0] * 6
+        self.parked = 0
+        self.refused = 0
+        self.timeouts = 0
+        self._empty = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        shortest = min(limits.header_timeout, limits.body_timeout, limits.idle_timeout)
+        self._interval = min(max(shortest / 4, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
+
+    def add(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        if self._timer is None:
+            self._start_timer()
+
+    def remove(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+    def count(self, status: int) -> None:
+        self.answers[status // 100] += 1
+
+    def _start_timer(self) -> None:
+        self.now = self.loop.time()
+        self._timer = self.loop.call_later(self._interval, self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer = None
+        if self.connections:
+            self._start_timer()
+            for connection in list(self.connections):
+                connection.sweep(self.now)
+
+    async def drain(self) -> None:
+        """Answer what is under way, take nothing further, and return when every connection is closed."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.shutdown()
+        while self.connections:
+            self._empty.clear()
+            await self._empty.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the start, and what is open now."""
+        return {
+            "connections": len(self.connections),
+            "parked": self.parked,
+            "requests": self.requests,
+            "answers": {f"{hundreds}xx": count for hundreds, count in enumerate(self.answers) if hundreds >= 2},
+            "refused": self.refused,
+            "timeouts": self.timeouts,
+        }

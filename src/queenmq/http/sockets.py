@@ -1,0 +1,47 @@
+"""What the kernel is told about a client's connection: send at once, and notice a client that has gone silently."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from typing import Protocol
+
+from .limits import Limits
+
+_PROBES = 3
+if sys.platform == "darwin":
+    _IDLE = socket.TCP_KEEPALIVE
+else:
+    _IDLE = socket.TCP_KEEPIDLE
+_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
+
+
+class Tunable(Protocol):
+    @property
+    def family(self) -> int: ...
+
+    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
+
+
+def tune(sock: Tunable, limits: Limits) -> None:
+    """Set the options of a TCP connection; others have none of them."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    with contextlib.suppress(OSError):  # the client may already be gone, which reading will tell
+        for level, option, value in _options(limits):
+            sock.setsockopt(level, option, value)
+
+
+def _options(limits: Limits) -> list[tuple[int, int, int]]:
+    options = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
+    if limits.tcp_keepalive:
+        options += [
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+            (socket.IPPROTO_TCP, _IDLE, limits.tcp_keepalive),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, limits.tcp_keepalive // _PROBES)),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES),
+        ]
+    if limits.tcp_user_timeout and _USER_TIMEOUT is not None:
+        options.append((socket.IPPROTO_TCP, _USER_TIMEOUT, max(1, round(limits.tcp_user_timeout * 1000))))
+    return options

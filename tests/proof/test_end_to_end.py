@@ -1,0 +1,75 @@
+"""Every message reaches every group once and in order, whatever handlers do and whichever worker is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from tests.proof.conftest import PATIENCE, Serve, Serving
+from tests.proof.traffic import SCALE, SEED, Traffic
+
+WORKERS = 2
+KILL_EVERY = 2.0
+LOST_ANSWERS = 0.02
+
+
+@pytest.fixture
+async def connection(database: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(database)
+    yield connection
+    await connection.close()
+
+
+async def test_every_message_is_settled_once_and_in_order(serve: Serve, connection: asyncpg.Connection) -> None:
+    serving = serve(WORKERS)
+    traffic = Traffic(serving.port, connection, seconds=6 * SCALE)
+    await traffic.run()
+    assert traffic.repeats == 0
+    for way in ("whole", "in_two", "failing", "retrying", "silent", "late", "refused"):
+        assert traffic.happened[way] > 0, way
+
+
+async def test_killed_workers_lose_double_and_reorder_nothing(serve: Serve, connection: asyncpg.Connection) -> None:
+    serving = serve(WORKERS)
+    traffic = Traffic(serving.port, connection, seconds=10 * SCALE, forgets=LOST_ANSWERS)
+    killer = Killer(serving)
+    killing = asyncio.create_task(killer.run())
+    try:
+        await traffic.run()
+        assert not killing.done(), "a worker was not replaced"
+    finally:
+        killing.cancel()
+    print(f"{killer.kills} workers were killed")
+    assert killer.kills >= 3
+    assert traffic.repeats > 0, "no client has noticed: the kills hit nobody"
+    assert traffic.happened["duplicate"] > 0, "no push was repeated that had been stored"
+
+
+class Killer:
+    """Kills a random worker again and again."""
+
+    def __init__(self, serving: Serving) -> None:
+        self.kills = 0
+        self._serving = serving
+        self._choice = random.Random(SEED)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(KILL_EVERY)
+            os.kill(self._choice.choice(await self._workers()), signal.SIGKILL)
+            self.kills += 1
+
+    async def _workers(self) -> list[int]:
+        """The workers, as soon as none is missing."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                workers = self._serving.workers()
+                if len(workers) >= WORKERS:
+                    return workers
+                await asyncio.sleep(0.05)
