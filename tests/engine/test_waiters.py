@@ -31,13 +31,15 @@ class Room:
         self.waiters: Waiters[Poll] = Waiters(config, self.woken.append)
 
     def arrives(self, key: Key = KEY) -> Poll:
+        """A pop that looks at once."""
         poll = Poll(self, key)
-        self.waiters.enter(poll)
+        assert self.waiters.enter(poll)
         return poll
 
     def parks(self, key: Key = KEY, ready_in: float | None = None) -> Poll:
-        poll = self.arrives(key)
-        self.waiters.park(poll, ready_in)
+        poll = Poll(self, key)
+        if self.waiters.enter(poll):
+            self.waiters.park(poll, ready_in)
         return poll
 
 
@@ -178,3 +180,19 @@ async def test_waiters_left_behind_by_one_who_found_something_are_still_looked_a
     await asyncio.sleep(0.03)  # the others' turn comes while the first is on its way
     room.waiters.found(first)
     await until(lambda: second in room.woken)
+
+
+async def test_who_comes_just_after_another_found_nothing_waits_with_him_and_looks_soon(room: Room) -> None:
+    first = room.parks()
+    second = Poll(room)
+    assert not room.waiters.enter(second)
+    assert room.waiters.parked == 2
+    await until(lambda: bool(room.woken))
+    assert room.woken == [first], "one looks for both"
+
+
+async def test_after_news_everybody_looks_at_once_again(room: Room) -> None:
+    first = room.parks()
+    room.waiters.pushed("orders", "p")
+    assert room.woken == [first]
+    assert room.waiters.enter(Poll(room))

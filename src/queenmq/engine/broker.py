@@ -72,6 +72,7 @@ class Broker:
             size=config.admin_connections,
             statement_timeout_ms=config.statement_timeout_ms,
             connect_timeout=config.connect_timeout,
+            pgbouncer=config.pgbouncer,
         )
         return cls(config, pool, cipher)
 
@@ -171,7 +172,10 @@ class Broker:
 
 async def _connect(config: EngineConfig) -> asyncpg.Connection:
     return await connect(
-        config.dsn, connect_timeout=config.connect_timeout, statement_timeout_ms=config.statement_timeout_ms
+        config.dsn,
+        connect_timeout=config.connect_timeout,
+        statement_timeout_ms=config.statement_timeout_ms,
+        pgbouncer=config.pgbouncer,
     )
 
 

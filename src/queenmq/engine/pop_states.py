@@ -1,11 +1,11 @@
 """The states a pop goes through, and what they count.
 
     PENDING ──► RESOLVING ──► LEASING ──► FETCHING ──► COMPLETED
-       ▲            │    ▲       │  │         │
-       │            │    └───────┘  │         │        a group that was deleted is resolved again
-       │            ▼               ▼         ▼
-       └───────── EMPTY ◄───────────┘       FAILED ◄── every state that can meet an error
-     a parked pop is woken
+      ▲ │           │    ▲       │  │         │
+      │ │           │    └───────┘  │         │        a group that was deleted is resolved again
+      │ ▼           ▼               ▼         ▼
+      └─────────  EMPTY ◄───────────┘       FAILED ◄── every state that can meet an error
+    a parked pop is woken; one that comes when another has just found nothing is parked at once
 
 PENDING waits for a flush. RESOLVING turns names into ids, from memory or with one statement for all. LEASING claims
 partitions for all requests of a flush with set-based statements. FETCHING turns the segments, which come with the
@@ -31,7 +31,7 @@ class State(Enum):
 
 
 TRANSITIONS: Final[dict[State, frozenset[State]]] = {
-    State.PENDING: frozenset({State.RESOLVING, State.FAILED}),
+    State.PENDING: frozenset({State.RESOLVING, State.EMPTY, State.FAILED}),
     State.RESOLVING: frozenset({State.LEASING, State.EMPTY, State.FAILED}),
     State.LEASING: frozenset({State.FETCHING, State.EMPTY, State.RESOLVING, State.FAILED}),
     State.FETCHING: frozenset({State.COMPLETED, State.FAILED}),

@@ -35,6 +35,7 @@ from .requests import PopAsk
 from .waiters import Key, Waiters
 
 _PATIENCE: Final = 0.001  # a consumer waits: a second flush starts beside one that takes longer than this
+_PATIENT: Final = 0.1  # seconds; who waits longer may let others look first
 _LEAST_PER_LINK: Final = 64
 _ATTEMPTS_TO_RESOLVE: Final = 2
 
@@ -132,8 +133,11 @@ class Pops:
             job.deadline = self._loop.time() + ask.wait
             job.ticket = self.waiters.ticket()
             job.timer = self._loop.call_at(job.deadline, self._expired, job)
-            self.waiters.enter(job)
             future.add_done_callback(partial(self._done, job))
+            if not self.waiters.enter(job, patient=ask.wait > _PATIENT):
+                self.tally.move(job.progress, State.EMPTY)
+                job.parked = True
+                return future
         self.batcher.add(job)
         return future
 

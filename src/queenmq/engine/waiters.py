@@ -19,6 +19,7 @@ from .config import EngineConfig
 
 _SOONEST: Final = 0.002  # a cursor may say "now" while the push that woke it is still being committed
 _TOGETHER: Final = 0.02  # keys whose turn comes within this time look together, in one flush
+_FRESH: Final = 0.02  # for so long, what one has not found another need not look for
 
 
 class Key(NamedTuple):
@@ -54,7 +55,8 @@ class Line(Generic[W]):
     """The waiters of one key.
 
     `looking`: how many are on their way; `credit`: for how many more there is work; `probing`: the last look was on
-    suspicion, so when it finds something there may be more; `due`: when one looks again for all.
+    suspicion, so when it finds something there may be more; `empty_at`: when one last found nothing, 0 after news;
+    `due`: when one looks again for all.
     """
 
     waiting: list[tuple[int, W]] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Line(Generic[W]):
     probing: bool = False
     empties: int = 0
     interval: float = 0.0
+    empty_at: float = 0.0
     due: float = 0.0
 
 
@@ -90,13 +93,21 @@ class Waiters(Generic[W]):
     def ticket(self) -> int:
         return next(self._tickets)
 
-    def enter(self, waiter: W) -> None:
-        """A pop that may wait is on its way for the first time."""
+    def enter(self, waiter: W, *, patient: bool = True) -> bool:
+        """A pop that may wait begins. True: it looks now. False: another has just found nothing, so it is parked, and
+        will look soon; not when it has no time for that (`patient`)."""
         line = self._lines.get(waiter.key)
         if line is None:
             line = self._lines[waiter.key] = Line(interval=self._config.poll_first)
             self._topics.setdefault(waiter.key.topic, set()).add(waiter.key)
-        line.looking += 1
+        since = self._loop.time() - line.empty_at
+        if since > _FRESH or line.credit or not patient:
+            line.looking += 1
+            return True
+        heapq.heappush(line.waiting, (waiter.ticket, waiter))
+        self.parked += 1
+        self._schedule(waiter.key, line, _FRESH - since)
+        return False
 
     def found(self, waiter: W) -> None:
         """It is back with an answer, and leaves."""
@@ -113,6 +124,7 @@ class Waiters(Generic[W]):
         line.looking -= 1
         line.probing = False
         line.empties += 1
+        line.empty_at = 0.0 if line.credit else self._loop.time()
         if line.empties > self._config.poll_threshold:
             line.interval = min(line.interval * self._config.poll_multiplier, self._config.poll_max)
         heapq.heappush(line.waiting, (waiter.ticket, waiter))
@@ -185,6 +197,7 @@ class Waiters(Generic[W]):
                 del self._topics[key.topic]
 
     def _reset(self, line: Line[W]) -> None:
+        line.empty_at = 0.0
         line.empties = 0
         line.interval = self._config.poll_first
 
