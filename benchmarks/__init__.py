@@ -1,1 +1,1 @@
-"""What the storage engine costs, as ratios from one run. Speed is measured here and never asserted in tests."""
+"""What the storage engine and the whole server cost, as ratios from one run. Speed is never asserted in tests."""

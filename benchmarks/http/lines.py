@@ -67,7 +67,7 @@ def line(row: Row, workers: int, figures: Figures, cpu: Cpu) -> Line:
         "" if goal is None else "met" if goal.met else "MISSED",
         f"{figures.generator_cpu / figures.seconds:.0%}",
     )
-    return Line(row.name, cells, None if goal is None else goal.met, _note(row, figures))
+    return Line(row.name, cells, None if goal is None else goal.met, _note(row, workers, figures))
 
 
 def _goal(row: Row, workers: int, figures: Figures, total: float) -> _Goal | None:
@@ -88,7 +88,7 @@ def last_to_first(extra: dict[str, float]) -> float:
     return rates[-1] / rates[0]
 
 
-def _note(row: Row, figures: Figures) -> str:
+def _note(row: Row, workers: int, figures: Figures) -> str:
     extra = figures.extra
     if row.name == "idle":
         return f"Idle push: p50 {figures.p50:.2f} ms; a bare commit between two pushes: p50 {extra['commit']:.2f} ms."
@@ -109,5 +109,5 @@ def _note(row: Row, figures: Figures) -> str:
         rates = ", ".join(f"{rate:,.0f}" for name, rate in extra.items() if name.startswith("rate "))
         return f"10 minutes, messages per second in each minute: {rates}; last / first {last_to_first(extra):.2f}."
     if "messages per pop" in extra:
-        return f"{row.work}: {extra['messages per pop']:.1f} messages per pop."
+        return f"Row {row.name} with {workers} worker(s): {extra['messages per pop']:.1f} messages per pop."
     return ""

@@ -28,6 +28,9 @@ class Connection(asyncio.Protocol):
         self._head = 0
         self._need = 0
 
+    async def open(self, port: int) -> None:
+        await asyncio.get_running_loop().create_connection(lambda: self, "127.0.0.1", port)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 

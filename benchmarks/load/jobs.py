@@ -193,9 +193,8 @@ def start(clients: Sequence[Client]) -> None:
 
 @asynccontextmanager
 async def connected(run: Run, port: int, clients: Sequence[Client]) -> AsyncIterator[None]:
-    loop = asyncio.get_running_loop()
     for client in clients:
-        await loop.create_connection(lambda client=client: client, "127.0.0.1", port)  # type: ignore[misc]
+        await client.open(port)
     try:
         yield
     finally:

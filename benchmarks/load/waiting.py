@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import resource
 import statistics
 import time
@@ -33,6 +32,7 @@ class IdleJob:
     port: int
     dsn: str
     seconds: float = 5.0
+    warm_up: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,26 +61,24 @@ class ParkJob:
 
 async def idle(job: IdleJob, window: Window) -> Figures:
     run = Run()
-    host = f"127.0.0.1:{job.port}"
-    request = render.pushes(host, Pushing(batch=1))
+    request = render.pushes(f"127.0.0.1:{job.port}", Pushing(batch=1))
+    await fill(run, job.port, Pushing(batch=1), messages=Pushing().partitions)  # every partition exists
     commits: list[float] = []
     database = await asyncpg.connect(job.dsn)
     try:
         await database.execute(_COMMIT_TABLE)
         commit = await database.prepare(_COMMIT)
         (connection,) = await dial(job.port, 1)
-        for number in range(100 + Pushing().partitions):  # every partition exists before the first measured push
-            await connection.expect(render.pushes(host, Pushing(batch=1), lambda n=number: n % 100)(), 201)  # type: ignore[misc]
-            await commit.fetch()
-        window.begin(run, lambda: run.pushed)
-        until = time.perf_counter() + job.seconds
-        while time.perf_counter() < until:
+        start = time.perf_counter()
+        while (now := time.perf_counter()) < start + job.warm_up + job.seconds:
+            if not window.begun and now > start + job.warm_up:
+                window.begin(run, lambda: len(run.latencies))
             await connection.expect(request(), 201)
-            run.latencies.append(time.perf_counter() - connection.sent)
-            run.pushed += 1
-            before = time.perf_counter()
+            pushed = time.perf_counter()
             await commit.fetch()
-            commits.append(time.perf_counter() - before)
+            if window.begun:
+                run.latencies.append(pushed - connection.sent)
+                commits.append(time.perf_counter() - pushed)
         window.end()
         connection.close()
     finally:
@@ -224,11 +222,9 @@ async def _wake(job: ParkJob, host: str, helper: Asking, parked: list[asyncio.Ta
 
 
 async def dial(port: int, count: int) -> list[Asking]:
-    loop = asyncio.get_running_loop()
     made = [Asking() for _ in range(count)]
     for connection in made:
-        await loop.create_connection(lambda connection=connection: connection, "127.0.0.1", port)  # type: ignore[misc]
-    random.shuffle(made)
+        await connection.open(port)
     return made
 
 

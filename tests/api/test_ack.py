@@ -52,6 +52,14 @@ async def test_success_is_another_word_for_completed(api: Api) -> None:
     assert (await api.ack(message, "success", leaseId=None))["success"] is True
 
 
+async def test_acking_what_was_taken_without_a_lease_succeeds(api: Api) -> None:
+    await api.push("orders", 1, 2)
+    (message,) = await api.take("orders", autoAck="true")
+    assert message["leaseId"] == ""
+    assert (await api.ack(message))["success"] is True
+    assert data(await api.take("orders")) == [2]
+
+
 async def test_an_ack_counts_for_its_group(api: Api) -> None:
     await api.push("orders", 1)
     (message,) = await api.take("orders", consumerGroup="a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 
@@ -23,7 +24,7 @@ from queenmq.storage.errors import (
 )
 from queenmq.wire.names import InvalidValue
 
-EXPECTED: list[tuple[Exception, int, str]] = [
+EXPECTED: list[tuple[BaseException, int, str]] = [
     (InvalidValue("items[0].queue", 5, "a text"), 400, "invalid_value"),
     (InvalidField("x", field="y"), 400, "invalid_value"),
     (NotFound("x"), 404, "not_found"),
@@ -33,6 +34,7 @@ EXPECTED: list[tuple[Exception, int, str]] = [
     (Overloaded("x", retry_after=3), 429, "overloaded"),
     (QueueFull("x"), 429, "queue_full"),
     (Stopping("x"), 503, "stopping"),
+    (asyncio.CancelledError(), 503, "stopping"),
     (DatabaseUnavailable("secret host"), 503, "database_unavailable"),
     (EncryptionUnavailable("q"), 503, "encryption_unavailable"),
     (MessageNotFound("x"), 404, "message_not_found"),
@@ -50,7 +52,7 @@ UNEXPECTED: list[Exception] = [
 
 
 @pytest.mark.parametrize(("error", "status", "code"), EXPECTED, ids=lambda value: str(value)[:30])
-def test_an_expected_error_has_its_status_and_code(error: Exception, status: int, code: str) -> None:
+def test_an_expected_error_has_its_status_and_code(error: BaseException, status: int, code: str) -> None:
     answer = answer_for(error)
     assert answer.status == status
     body = json.loads(answer.body)
@@ -61,7 +63,7 @@ def test_an_expected_error_has_its_status_and_code(error: Exception, status: int
 
 
 @pytest.mark.parametrize("error", [error for error, status, _ in EXPECTED if status in (429, 503)], ids=repr)
-def test_who_may_come_again_is_told_when(error: Exception) -> None:
+def test_who_may_come_again_is_told_when(error: BaseException) -> None:
     given = [value for name, value in answer_for(error).headers if name == b"Retry-After"]
     if isinstance(error, EncryptionUnavailable):
         assert given == []

@@ -80,6 +80,17 @@ async def test_a_raw_name_in_a_path_works_as_far_as_http_allows_it(api: Api) -> 
     assert data(await api.take("a:b@c,d")) == [1]
 
 
+async def test_raw_bytes_beyond_ascii_are_no_path(api: Api) -> None:
+    """HTTP wants them percent-encoded; every client's library does that by itself."""
+    for path in ("Zoë".encode(), b"\xff", b"Zo\xeb"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(b"GET /api/v1/pop/queue/%b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+        status = (await asyncio.wait_for(reader.readline(), 10)).split()[1]
+        writer.close()
+        await writer.wait_closed()
+        assert status == b"400"
+
+
 async def test_a_path_that_is_not_utf8_is_refused_by_name(api: Api) -> None:
     for path, field in (("%ff", "queue"), ("q/partition/%c3%28", "partition"), ("%ED%A0%80", "queue")):
         answer = await api.pop(path)

@@ -76,6 +76,6 @@ class Client:
     async def _connected(self) -> Asking:
         if self._connection is None or self._connection.transport is None:
             connection = Asking()
-            await asyncio.get_running_loop().create_connection(lambda: connection, "127.0.0.1", self._port)
+            await connection.open(self._port)
             self._connection = connection
         return self._connection

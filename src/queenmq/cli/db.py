@@ -39,6 +39,7 @@ def migrate() -> None:
                 database.dsn,
                 lock_timeout_ms=settings.migration_lock_timeout,
                 connect_timeout=settings.connect_timeout,
+                pgbouncer=settings.pgbouncer,
                 report=report,
             ),
         )
@@ -51,7 +52,9 @@ def status() -> None:
     """List the migrations and whether the database has them."""
     settings = Settings.from_env(os.environ)
     with open_database(settings, report) as database:
-        states = asyncio.run(schema_status(database.dsn, connect_timeout=settings.connect_timeout))
+        states = asyncio.run(
+            schema_status(database.dsn, connect_timeout=settings.connect_timeout, pgbouncer=settings.pgbouncer)
+        )
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("Number", "Name", "State", "Applied at"):
         shown.add_column(column, overflow="fold")
@@ -66,7 +69,9 @@ def check() -> None:
     """Look for inconsistencies in the schema and the data. Prints nothing but "ok" when there are none."""
     settings = Settings.from_env(os.environ)
     with open_database(settings, report) as database:
-        problems = asyncio.run(check_schema(database.dsn, connect_timeout=settings.connect_timeout))
+        problems = asyncio.run(
+            check_schema(database.dsn, connect_timeout=settings.connect_timeout, pgbouncer=settings.pgbouncer)
+        )
     for problem in problems:
         complain(f"{problem.check}: {problem.subject}: {problem.detail}")
     if problems:

@@ -80,8 +80,8 @@ class TokenRules:
 class _Header(msgspec.Struct):
     alg: str
     kid: str | None = None
-    crit: msgspec.Raw | None = None
-    b64: msgspec.Raw | None = None
+    crit: Any = msgspec.UNSET
+    b64: Any = msgspec.UNSET
 
 
 class Authenticator:
@@ -220,7 +220,7 @@ def _header(token: bytes) -> _Header:
         header = msgspec.json.decode(jwt.utils.base64url_decode(first), type=_Header)
     except _MALFORMED:
         raise _refused("it is not a signed JSON Web Token") from None
-    if header.crit is not None or header.b64 is not None:
+    if header.crit is not msgspec.UNSET or header.b64 is not msgspec.UNSET:
         raise _refused("it has a critical header that is not known here")
     if header.kid is not None and len(header.kid) > MAX_KID:
         raise _refused(f"its key id is longer than {MAX_KID} characters")

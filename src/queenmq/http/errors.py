@@ -15,6 +15,7 @@ codes. Anything else is ours: it is logged, and the client is told nothing but t
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -106,6 +107,8 @@ def answer_for(error: BaseException) -> Answer:
         return failure(400, str(error), "invalid_value", error.field)
     if isinstance(error, AuthError):
         return failure(error.status, error.message, error.code, headers=error.headers)
+    if isinstance(error, asyncio.CancelledError):  # the engine was closed while it worked on it
+        return _of_engine(Stopping(""))
     if isinstance(error, EngineError):
         return _of_engine(error)
     if isinstance(error, StorageError):
@@ -119,7 +122,9 @@ def _of_engine(error: EngineError) -> Answer:
     if isinstance(error, Overloaded):
         return failure(429, error.message, error.code, headers=retry_after(error.retry_after))
     if isinstance(error, Stopping):
-        message = "This server is stopping and did not begin the request; send it again, it will reach another one."
+        message = (
+            "This server is stopping; send the request again with the same transactionIds, another one will answer."
+        )
         return failure(503, message, error.code, headers=retry_after(RETRY_AFTER))
     return _unexpected(error)
 

@@ -61,7 +61,7 @@ class EngineSettings:
         BOOLEAN,
         False,
         section=_SIDECAR,
-        doc="The database is reached through PgBouncer in transaction mode (1.21 or newer). See docs/server.md.",
+        doc="The database is reached through PgBouncer in transaction mode (1.21 or newer). See docs/pgbouncer.md.",
     )
     default_batch_size: int = row(
         "DEFAULT_BATCH_SIZE",

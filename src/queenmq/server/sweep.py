@@ -33,6 +33,7 @@ async def sweep(settings: Settings, dsn: str, report: Callable[[str], None]) -> 
         size=settings.db_pool_size,
         statement_timeout_ms=settings.db_statement_timeout,
         connect_timeout=settings.connect_timeout,
+        pgbouncer=settings.pgbouncer,
     )
     try:
         await require_current(store.pool)

@@ -34,16 +34,15 @@ async def connect(
     """One connection with the engine's session settings."""
     options = session.arguments(statement_timeout_ms=statement_timeout_ms, pgbouncer=pgbouncer)
     async with translated():
-        opened: asyncpg.Connection = await (_accepted if pgbouncer else asyncpg.connect)(
-            dsn, timeout=connect_timeout, **options
-        )
-        return opened
+        if pgbouncer:
+            return await _accepted(dsn, timeout=connect_timeout, **options)
+        return await asyncpg.connect(dsn, timeout=connect_timeout, **options)
 
 
 async def _accepted(*arguments: Any, **options: Any) -> asyncpg.Connection:
     """A connection to PgBouncer behind which the settings are in effect."""
     for _ in range(_STALE):
-        connection = await asyncpg.connect(*arguments, **options)
+        connection: asyncpg.Connection = await asyncpg.connect(*arguments, **options)
         try:
             if await session.accept(connection):
                 return connection

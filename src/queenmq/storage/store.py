@@ -37,10 +37,20 @@ class Store:
 
     @classmethod
     async def open(
-        cls, dsn: str, *, size: int = 10, statement_timeout_ms: int = 0, connect_timeout: float = 10
+        cls,
+        dsn: str,
+        *,
+        size: int = 10,
+        statement_timeout_ms: int = 0,
+        connect_timeout: float = 10,
+        pgbouncer: bool = False,
     ) -> Store:
         pool = await create_pool(
-            dsn, size=size, statement_timeout_ms=statement_timeout_ms, connect_timeout=connect_timeout
+            dsn,
+            size=size,
+            statement_timeout_ms=statement_timeout_ms,
+            connect_timeout=connect_timeout,
+            pgbouncer=pgbouncer,
         )
         return cls(pool)
 

@@ -75,7 +75,8 @@ def check_payloads(field: str, payloads: Sequence[bytes], *, max_depth: int = MA
     """
     joined, longest = b",".join(payloads), max(map(len, payloads), default=0)
     if (
-        not (joined.isascii() or _is_utf8(joined))
+        longest > MAX_BYTES
+        or not (joined.isascii() or _is_utf8(joined))
         or b"\x1e" in joined
         or _has_odd_escapes(joined)
         or _may_be_too_large(joined, longest)
