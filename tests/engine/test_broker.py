@@ -130,7 +130,8 @@ class TestLeaving:
         await broker.ack(acks_of(await broker.pop(ask())))
         await push(broker, 2)
         leaving = broker.pop(ask())
-        while not broker.stats()["operations"]["pop"]["in_flight"]:  # noqa: ASYNC110  it must not end meanwhile
+        before = broker.stats()["pop_states"]["leasing"]["entered"]
+        while broker.stats()["pop_states"]["leasing"]["entered"] == before:  # noqa: ASYNC110  it must not end meanwhile
             await asyncio.sleep(0)
         leaving.cancel()
         await broker.pops.idle()

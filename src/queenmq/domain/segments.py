@@ -213,6 +213,29 @@ class Encoded(NamedTuple):
     key_pos: list[int]
     bounded: list[int]
 
+    def arguments(self) -> tuple[str | list[bytes | None] | list[bytes] | list[str | None] | None, ...]:
+        """As the statement takes them: numbers and UUIDs as the text of an array, which costs the driver nothing per
+        element, and columns that nobody uses left out."""
+        return (
+            array(self.pids),
+            array(self.ns),
+            array(self.bases),
+            array(self.last_ids),
+            self.txs,
+            self.datas,
+            self.traces if any(self.traces) else None,
+            self.subs if any(self.subs) else None,
+            self.encs if any(self.encs) else None,
+            array(self.keys),
+            array(self.key_pos),
+            array(self.bounded),
+        )
+
+
+def array(values: Iterable[object]) -> str:
+    """The text of a PostgreSQL array of numbers, booleans or UUIDs; None stands for NULL."""
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
+
 
 def check(items: Sequence[PushItem]) -> None:
     """Raise InvalidValue for the first item that may not be stored, naming it as `items[i].field`."""

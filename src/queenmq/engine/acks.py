@@ -75,7 +75,11 @@ class Acks:
         self._written = written
         self._loop = asyncio.get_running_loop()
         self.batcher: Batcher[AckRequest] = Batcher(
-            self._flush, patience=_PATIENCE, max_items=config.max_items, max_flushes=max(1, config.connections // 2)
+            self._flush,
+            patience=_PATIENCE,
+            max_items=config.max_items,
+            max_flushes=max(1, config.connections // 2),
+            gather=min(_PATIENCE, config.batch_wait),
         )
 
     def add(self, entries: Sequence[AckEntry], group: str | None) -> asyncio.Future[list[Stretch]]:
@@ -103,7 +107,7 @@ class Acks:
                 fits = self._fits(stretch, request.group)
                 (plain if fits else other).append((request, stretch))
         for round_ in _rounds(plain):
-            other += await self._plainly(round_, db, again)
+            other += await self._plainly(round_, db)
         if other:
             await self._one_by_one(other, db, again)
 
@@ -117,23 +121,17 @@ class Acks:
         return upto is not None
 
     async def _plainly(
-        self, runs: dict[tuple[int, int], list[tuple[AckRequest, Stretch]]], db: asyncpg.Connection, again: bool
+        self, runs: dict[tuple[int, int], list[tuple[AckRequest, Stretch]]], db: asyncpg.Connection
     ) -> list[tuple[AckRequest, Stretch]]:
         """Settle runs that touch different cursors; returns what was refused."""
         keys = list(runs)
         leases = [runs[key][0][1].lease_id for key in keys]
         uptos = [max([stretch.upto for _, stretch in runs[key]]) for key in keys]
-        nothing: list[str | None] = [None] * len(keys)
-        rows = await storage.call(
-            db, [pid for pid, _ in keys], [gid for _, gid in keys], leases, uptos, nothing, replay=again
-        )
+        rows = await storage.call_plain(db, [pid for pid, _ in keys], [gid for _, gid in keys], leases, uptos)
         self._written(len(keys))
-        refused = []
-        for number, result, _, released, more in rows:
-            run = runs[keys[number - 1]]
-            if result is not None:
-                refused += run
-                continue
+        refused = dict(runs)
+        for number, released, more in rows:
+            run = refused.pop(keys[number - 1])
             held = run[0][1].held
             for _, stretch in run:
                 stretch.released = released
@@ -141,7 +139,7 @@ class Acks:
                 self._leases.forget(leases[number - 1] or "", run[0][1].partition_uid)
                 if more:
                     self._freed(held.queue, held.partition, held.group)
-        return refused
+        return [part for run in refused.values() for part in run]
 
     async def _one_by_one(self, parts: list[tuple[AckRequest, Stretch]], db: asyncpg.Connection, again: bool) -> None:
         items = [_item(entry, request.group, stretch.held) for request, stretch in parts for entry in stretch.entries]

@@ -3,7 +3,13 @@
 With nothing under way a request goes at once, together with whatever else arrives in the same turn of the event loop.
 While a flush runs, later requests wait for its end, but never longer than `patience`: then a further flush starts
 beside it, with requests of other lanes only, so that two flushes never wait for each other's rows. So a fast database
-sees few, large flushes on one connection, and a slow one sees several at a time.
+sees few, large flushes on one connection, and one that is far away sees several at a time. A database that is merely
+busy would only become slower by that: when flushes take much longer than they can, the next one waits for its turn,
+unless the one before it is stuck.
+
+Clients that have just been answered often ask again soon, and together. After a flush of several requests the first one
+to come therefore waits until as many are there as the last flush had served or left waiting, for at most the time that
+flush took and at most `gather`: one flush for all of them instead of several for a few each.
 """
 
 from __future__ import annotations
@@ -16,6 +22,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from .stats import OperationStats
 
 LANES: Final = 61  # a prime, and as bits of an int still one machine word
+
+_CROWDED: Final = 2.0  # flushes that take so many times as long as they can are in each other's way
+_STUCK: Final = 0.1  # seconds, and
+_STUCK_TIMES: Final = 4.0  # so many times the usual, after which a flush is waited for no longer
+_TOGETHER: Final = 10.0  # times the last flush: for so long its clients count as still there
+_FORGETTING: Final = 1.005  # per flush: what was once the shortest time is not for ever
 
 
 class Request(Protocol):
@@ -42,20 +54,26 @@ class Batcher(Generic[R]):
         patience: float,
         max_items: int,
         max_flushes: int,
+        gather: float = 0.0,
     ) -> None:
         self._flush = flush
         self._patience = patience
         self._max_items = max_items
         self._max_flushes = max_flushes
+        self._gather = gather
         self._waiting: list[R] = []
-        self._running: dict[int, list[R]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], tuple[float, list[R]]] = {}
+        self._usual = 0.0
+        self._least = float("inf")
         self._kicked = False
+        self._expected = 0
+        self._expected_until = 0.0
+        self._gap = 0.0
+        self._gathering: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._number = 0
         self.stats = OperationStats()
 
     def __len__(self) -> int:
@@ -64,44 +82,69 @@ class Batcher(Generic[R]):
 
     def add(self, request: R) -> None:
         self._waiting.append(request)
-        if not self._running:
-            if not self._kicked:
-                self._kicked = True
-                self._idle.clear()
-                self._loop.call_soon(self._start)
-        else:
+        if self._gathering is not None:
+            if len(self._waiting) >= self._expected:
+                self._gathered()
+        elif self._running:
             self._set_timer()
+        elif self._expected > 1 and self._loop.time() < self._expected_until:
+            self._idle.clear()
+            self._begin_gathering()
+        elif not self._kicked:
+            self._kicked = True
+            self._idle.clear()
+            self._loop.call_soon(self._start)
 
     async def idle(self) -> None:
         """Return when nothing waits and nothing runs."""
         await self._idle.wait()
 
-    def _overdue(self) -> None:
-        self._timer = None
-        self._start()
+    def _start(self) -> None:
+        """Begin a flush, if there is one to begin."""
+        self._kicked = False
+        if self._waiting and len(self._running) < self._max_flushes:
+            batch = self._take()
+            if batch:
+                self._idle.clear()
+                task = self._loop.create_task(self._run(batch))
+                self._running[task] = (self._loop.time(), batch)
+                self.stats.in_flight = len(self._running)
+                self.stats.most_in_flight = max(self.stats.most_in_flight, self.stats.in_flight)
+        if self._waiting:
+            self._set_timer()
+        elif not self._running:
+            self._idle.set()
 
     def _set_timer(self) -> None:
         """Who waits now is not to wait for ever behind the flushes that run."""
         if self._timer is None and len(self._running) < self._max_flushes:
             self._timer = self._loop.call_later(self._patience, self._overdue)
 
-    def _start(self) -> None:
-        self._kicked = False
-        if self._waiting and len(self._running) < self._max_flushes:
-            batch = self._take()
-            if batch:
-                self._number += 1
-                self._running[self._number] = batch
-                task = self._loop.create_task(self._run(self._number, batch))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-        if self._waiting:
+    def _overdue(self) -> None:
+        self._timer = None
+        if self._may_start():
+            self._start()
+        elif self._waiting:
             self._set_timer()
-        self._note_idle()
 
-    def _note_idle(self) -> None:
-        if not (self._waiting or self._running or self._kicked):
-            self._idle.set()
+    def _may_start(self) -> bool:
+        """Is a further flush any use beside those that run?"""
+        if not self._running:
+            return self._gathering is None
+        if self._usual <= self._least * _CROWDED:
+            return True
+        limit = max(_STUCK, self._usual * _STUCK_TIMES)
+        now = self._loop.time()
+        return all(now - begun > limit for begun, _ in self._running.values())
+
+    def _begin_gathering(self) -> None:
+        self._gathering = self._loop.call_later(self._gap, self._gathered)
+
+    def _gathered(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        self._start()
 
     def _take(self) -> list[R]:
         """The requests of the next flush: in order, none in a lane that is busy or that an earlier one waits for."""
@@ -126,43 +169,43 @@ class Batcher(Generic[R]):
 
     def _busy(self) -> int:
         busy = 0
-        for batch in self._running.values():
+        for _, batch in self._running.values():
             for request in batch:
                 busy |= request.lanes()
         return busy
 
-    async def _run(self, number: int, batch: list[R]) -> None:
-        """Flush this batch, and after it whatever has come meanwhile."""
-        stats = self.stats
-        try:
-            while batch:
-                stats.in_flight = len(self._running)
-                stats.most_in_flight = max(stats.most_in_flight, stats.in_flight)
-                await self._once(batch)
-                del self._running[number]
-                batch = self._take() if self._waiting else []
-                self._running[number] = batch
-        finally:
-            self._running.pop(number, None)
-            stats.in_flight = len(self._running)
-            if self._waiting and not self._running:
-                self._start()
-            self._note_idle()
-
-    async def _once(self, batch: list[R]) -> None:
-        stats = self.stats
+    async def _run(self, batch: list[R]) -> None:
         started = perf_counter()
         try:
             await self._flush(batch)
         except Exception as error:
             fail(batch, error)
         finally:
-            took = perf_counter() - started
-            stats.flushes += 1
-            stats.requests += len(batch)
-            stats.items += sum([request.size for request in batch])
-            stats.seconds += took
-            stats.longest_seconds = max(stats.longest_seconds, took)
+            self._ended(batch, perf_counter() - started)
+
+    def _ended(self, batch: list[R], took: float) -> None:
+        stats = self.stats
+        stats.flushes += 1
+        stats.requests += len(batch)
+        stats.items += sum([request.size for request in batch])
+        stats.seconds += took
+        stats.longest_seconds = max(stats.longest_seconds, took)
+        self._least = min(took, self._least * _FORGETTING)
+        self._usual += (took - self._usual) * 0.2 if self._usual else took
+        task = asyncio.current_task()
+        if task is not None:
+            self._running.pop(task, None)
+        stats.in_flight = len(self._running)
+        if not self._gather or self._running:
+            self._start()
+            return
+        self._expected = len(batch) + len(self._waiting)
+        self._expected_until = self._loop.time() + took * _TOGETHER
+        self._gap = min(self._gather, took)
+        if not self._waiting:
+            self._idle.set()
+        elif self._gathering is None:
+            self._begin_gathering()
 
 
 def fail(requests: list[R], error: Exception) -> None:

@@ -51,22 +51,25 @@ class Broker:
     def __init__(self, config: EngineConfig, pool: asyncpg.Pool, cipher: Cipher | None = None) -> None:
         self.store = Store(pool, cipher)
         directory = self.store.directory
-        self.links = Links(partial(_connect, config), config.connections)
+        half = max(1, config.connections // 2)
+        self._links = Links(partial(_connect, config), half)
+        # A lease that a crash of PostgreSQL loses is a delivery that happens again, which it may: no wait for the disk.
+        self._pop_links = Links(partial(_connect, config, lazy_commit=True), half)
         self.leases = LeaseMemory()
         self.budget = Budget(config.max_pending_bytes)
         self._tidier = Tidier()
         self._tidying: asyncio.Task[None] | None = None
         self._stopping = False
-        self.pops = Pops(config, self.links, directory, self.leases, cipher, written=self._written)
+        self.pops = Pops(config, self._pop_links, directory, self.leases, cipher, written=self._written)
         freed = self.pops.waiters.freed
-        self.pushes = Pushes(config, self.links, directory, cipher, pushed=self._pushed)
-        self.acks = Acks(config, self.links, self.leases, freed=freed, written=self._written)
-        self.transactions = Transactions(config, self.links, directory, cipher, pushed=self._pushed, freed=freed)
-        self.renewals = Renewals(config, self.links)
+        self.pushes = Pushes(config, self._links, directory, cipher, pushed=self._pushed)
+        self.acks = Acks(config, self._links, self.leases, freed=freed, written=self._written)
+        self.transactions = Transactions(config, self._links, directory, cipher, pushed=self._pushed, freed=freed)
+        self.renewals = Renewals(config, self._links)
 
     @classmethod
     async def open(cls, config: EngineConfig, cipher: Cipher | None = None) -> Broker:
-        """Raises StorageError when the database cannot be reached now."""
+        """Connections are opened when they are needed, so PostgreSQL may be away meanwhile."""
         pool = await create_pool(
             config.dsn,
             size=config.admin_connections,
@@ -87,8 +90,14 @@ class Broker:
     async def close(self) -> None:
         if self._tidying is not None:
             self._tidying.cancel()
-        await self.links.close()
+        await self._links.close()
+        await self._pop_links.close()
         await self.store.close()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether PostgreSQL answered when it was last asked."""
+        return self._links.healthy and self._pop_links.healthy
 
     def push(self, items: Sequence[PushEntry], producer_sub: str | None = None, size: int = 0) -> Future[Receipt]:
         """`size`: the bytes of the request, for the limit on what waits."""
@@ -165,17 +174,18 @@ class Broker:
             "pop_states": self.pops.tally.shown(),
             "waiting": {"parked": waiters.parked, "keys": waiters.lines},
             "leases": {"remembered": len(self.leases), "given_back": self.pops.returned},
-            "connections": {"open": self.links.open, "healthy": self.links.healthy},
+            "connections": {"open": self._links.open + self._pop_links.open, "healthy": self.healthy},
             "pending_bytes": self.budget.used,
         }
 
 
-async def _connect(config: EngineConfig) -> asyncpg.Connection:
+async def _connect(config: EngineConfig, *, lazy_commit: bool = False) -> asyncpg.Connection:
     return await connect(
         config.dsn,
         connect_timeout=config.connect_timeout,
         statement_timeout_ms=config.statement_timeout_ms,
         pgbouncer=config.pgbouncer,
+        lazy_commit=lazy_commit,
     )
 
 

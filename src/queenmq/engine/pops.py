@@ -121,7 +121,11 @@ class Pops:
         self.claimed = 0
         self.returned = 0
         self.batcher: Batcher[PopJob] = Batcher(
-            self._flush, patience=_PATIENCE, max_items=10_000, max_flushes=max(1, config.connections // 2)
+            self._flush,
+            patience=_PATIENCE,
+            max_items=10_000,
+            max_flushes=max(1, config.connections // 2),
+            gather=min(_PATIENCE, config.batch_wait),
         )
 
     def add(self, ask: PopAsk) -> asyncio.Future[PopResult]:

@@ -59,6 +59,7 @@ class Pushes:
             patience=config.batch_wait,
             max_items=config.max_items,
             max_flushes=max(1, config.connections // 2),
+            gather=config.batch_wait,
         )
 
     def add(self, items: Sequence[PushEntry], producer_sub: str | None) -> asyncio.Future[Receipt]:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args
 
 from .. import sql
 from ..domain.ids import is_uuid
+from ..domain.segments import array
 from .pool import Executor, translated, undeadlocked
 from .pop import QUEUE_MODE
 
@@ -116,6 +117,15 @@ async def _settle(db: Executor, batch: list[Run], results: list[AckResult], repl
     return refused
 
 
+async def call_plain(
+    db: Executor, pids: list[int], gids: list[int], leases: Sequence[str | None], uptos: list[int]
+) -> list[Any]:
+    """Settle runs of only completed messages under live leases; a run without a row is not one of them."""
+    arguments = (array(pids), array(gids), array(leases), array(uptos))
+    async with translated():
+        return await undeadlocked(partial(db.fetch, sql.query("ack_plain"), *arguments))
+
+
 async def call(
     db: Executor,
     pids: list[int],
@@ -129,7 +139,8 @@ async def call(
     """Settle runs that touch different cursors, as `queen.ack_v1` describes them; one row per run."""
     statement = sql.query("ack")
     async with translated():
-        return await undeadlocked(partial(db.fetch, statement, pids, gids, leases, uptos, verdicts, replay))
+        arguments = (array(pids), array(gids), array(leases), array(uptos), verdicts if any(verdicts) else None, replay)
+        return await undeadlocked(partial(db.fetch, statement, *arguments))
 
 
 async def resolve(db: Executor, items: Sequence[AckItem]) -> tuple[list[AckResult], list[Run]]:

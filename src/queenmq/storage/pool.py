@@ -29,10 +29,15 @@ class Executor(Protocol):
 
 
 async def connect(
-    dsn: str, *, connect_timeout: float = 10, statement_timeout_ms: int = 0, pgbouncer: bool = False
+    dsn: str,
+    *,
+    connect_timeout: float = 10,
+    statement_timeout_ms: int = 0,
+    pgbouncer: bool = False,
+    lazy_commit: bool = False,
 ) -> asyncpg.Connection:
     """One connection with the engine's session settings."""
-    options = session.arguments(statement_timeout_ms=statement_timeout_ms, pgbouncer=pgbouncer)
+    options = session.arguments(statement_timeout_ms=statement_timeout_ms, pgbouncer=pgbouncer, lazy_commit=lazy_commit)
     async with translated():
         if pgbouncer:
             return await _accepted(dsn, timeout=connect_timeout, **options)
@@ -70,7 +75,7 @@ async def create_pool(
     async with translated():
         return await asyncpg.create_pool(
             dsn,
-            min_size=1,
+            min_size=0,
             max_size=size,
             timeout=connect_timeout,
             max_inactive_connection_lifetime=0,

@@ -14,11 +14,12 @@ from typing import Any, Literal, NamedTuple
 
 from .. import sql
 from ..domain.ids import SUFFIXES, new_lease_id
-from ..domain.segments import SEPARATOR
+from ..domain.segments import SEPARATOR, array
 from .directory import Directory, GroupPlace
 from .pool import Executor, translated, undeadlocked
 
 QUEUE_MODE = "__QUEUE_MODE__"
+_FEW_GROUPS = 4
 BEGINNING = None
 NOW = datetime.max
 """Where a group starts that has no subscription yet; any other time means after it."""
@@ -62,6 +63,11 @@ class PopRequest:
     start: datetime | None = BEGINNING
     lease_id: str = field(default_factory=new_lease_id)
 
+    @property
+    def anywhere(self) -> bool:
+        """It takes any one partition of one group, under a lease: the common case."""
+        return self.partition_id is None and self.max_partitions == 1 and not self.auto_ack and len(self.groups) == 1
+
 
 @dataclass(slots=True)
 class Claim:
@@ -100,24 +106,67 @@ class PopResult:
 
 
 async def pop(db: Executor, requests: Sequence[PopRequest]) -> list[PopResult]:
-    """Answer many requests in one call and one commit."""
+    """Answer many requests in one call and one commit; for a few groups, in one of each."""
     results = [PopResult([]) for _ in requests]
+    left = list(range(len(requests)))
+    alike: dict[int, list[int]] = {}
+    for index, request in enumerate(requests):
+        if request.anywhere:
+            alike.setdefault(request.groups[0], []).append(index)
     async with translated():
-        rows = await db.fetch(sql.query("pop"), *_columns(requests))
+        if len(alike) <= _FEW_GROUPS:
+            for group_id, indexes in alike.items():
+                await _pop_any(db, group_id, indexes, requests, results)
+            left = [index for index in left if not results[index].claims and results[index].reason is None]
+        if left:
+            rows = await db.fetch(sql.query("pop"), *_columns([requests[index] for index in left]))
+            _read(rows, left, requests, results)
+    return results
+
+
+async def _pop_any(
+    db: Executor, group_id: int, indexes: list[int], requests: Sequence[PopRequest], results: list[PopResult]
+) -> None:
+    """Requests of one group that take whatever partition is next. Those for which there is nothing plain to say get
+    neither claims nor a reason."""
+    chosen = [requests[index] for index in indexes]
+    rows = await db.fetch(
+        sql.query("pop_any"),
+        group_id,
+        array([request.lease_id for request in chosen]),
+        array([request.batch for request in chosen]),
+        len(chosen),
+    )
+    over = rows.pop() if rows and rows[-1]["reason"] is not None else None
+    _read(rows, indexes, requests, results)
+    if over is not None and over["n"] and over["partition_id"] == over["from_seq"]:
+        for index in indexes:
+            if not results[index].claims:
+                _nothing(results[index], "empty", over)
+
+
+def _read(
+    rows: Sequence[Any], indexes: Sequence[int], requests: Sequence[PopRequest], results: list[PopResult]
+) -> None:
+    """Rows of requests that were asked as number 1, 2, ... and are at these indexes."""
     for row in rows:
-        result = results[row["request"] - 1]
-        if row["partition_id"] is None:
-            result.reason = row["reason"]
-            result.ready_at = row["ready_at"]
-            if result.ready_at is not None:
-                result.ready_in = (result.ready_at - row["created_at"]).total_seconds()
+        index = indexes[row[0] - 1]
+        result = results[index]
+        if row[1] is None:
+            _nothing(result, row["reason"], row)
             continue
-        if not result.claims or result.claims[-1].partition_id != row["partition_id"]:
-            result.claims.append(_claim(row, requests[row["request"] - 1]))
+        if not result.claims or result.claims[-1].partition_id != row[1]:
+            result.claims.append(_claim(row, requests[index]))
         result.claims[-1].segments.append(
             SegmentRow(row[10], row[11], str(row[12]), row[13], row[14], row[15], row[16], row[17], row[18], row[19])
         )
-    return results
+
+
+def _nothing(result: PopResult, reason: Literal["empty", "unknown_group"], row: Any) -> None:
+    result.reason = reason
+    result.ready_at = row["ready_at"]
+    if result.ready_at is not None:
+        result.ready_in = (result.ready_at - row["created_at"]).total_seconds()
 
 
 async def register(
@@ -152,7 +201,7 @@ def subscription(
     return "all", None
 
 
-def _columns(requests: Sequence[PopRequest]) -> tuple[list[Any], ...]:
+def _columns(requests: Sequence[PopRequest]) -> tuple[Any, ...]:
     groups: list[int] = []
     first: list[int] = []
     last: list[int] = []
@@ -160,16 +209,17 @@ def _columns(requests: Sequence[PopRequest]) -> tuple[list[Any], ...]:
         first.append(len(groups) + 1)
         groups.extend(request.groups)
         last.append(len(groups))
+    starts = [request.start for request in requests]
     return (
-        groups,
-        first,
-        last,
-        [request.partition_id for request in requests],
-        [request.batch for request in requests],
-        [request.max_partitions for request in requests],
-        [request.lease_id for request in requests],
-        [request.auto_ack for request in requests],
-        [request.start for request in requests],
+        array(groups),
+        array(first),
+        array(last),
+        array([request.partition_id for request in requests]),
+        array([request.batch for request in requests]),
+        array([request.max_partitions for request in requests]),
+        array([request.lease_id for request in requests]),
+        array([request.auto_ack for request in requests]),
+        starts if any(starts) else None,
     )
 
 

@@ -145,7 +145,7 @@ async def execute(db: Executor, plan: PushPlan) -> None:
         if not encoded.pids:
             return
         try:
-            rows = await undeadlocked(partial(db.fetch, statement, *encoded))
+            rows = await undeadlocked(partial(db.fetch, statement, *encoded.arguments()))
         except Exception as error:
             await plan.recover(db, error)
         else:

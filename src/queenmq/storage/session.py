@@ -32,6 +32,7 @@ NEEDED: Final = {
     "enable_bitmapscan": "off",
     "jit": "off",
 }
+_SILENCE: Final = 5.0
 _TRIES: Final = 50
 _PAUSE: Final = 0.1
 
@@ -43,13 +44,21 @@ class SharedConnection(asyncpg.Connection):
         return ""
 
 
-def arguments(*, statement_timeout_ms: int, pgbouncer: bool) -> dict[str, Any]:
-    """What the driver must be told besides where the database is."""
+def arguments(*, statement_timeout_ms: int, pgbouncer: bool, lazy_commit: bool = False) -> dict[str, Any]:
+    """What the driver must be told besides where the database is.
+
+    `lazy_commit` is for what may be lost when PostgreSQL crashes: it is not waited for until it is on disk.
+    """
     if pgbouncer:
         # A timeout on our side, with a cancel request, instead of one that would have to be a setting of the role.
         timeout = statement_timeout_ms / 1000 or None
         return {"server_settings": ALWAYS, "connection_class": SharedConnection, "command_timeout": timeout}
-    return {"server_settings": ALWAYS | NEEDED | {"statement_timeout": str(statement_timeout_ms)}}
+    settings = ALWAYS | NEEDED | {"statement_timeout": str(statement_timeout_ms)}
+    if lazy_commit:
+        settings |= {"synchronous_commit": "off"}
+    # PostgreSQL cancels what takes too long; ours is for a PostgreSQL that says nothing any more.
+    timeout = statement_timeout_ms / 1000 + _SILENCE if statement_timeout_ms else None
+    return {"server_settings": settings, "command_timeout": timeout}
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,9 @@ class Transaction:
         for _ in range(_ATTEMPTS):
             encoded = await self._plan.prepare(db)
             try:
-                row = await undeadlocked(partial(db.fetchrow, sql.query("transaction"), *arguments, *encoded))
+                row = await undeadlocked(
+                    partial(db.fetchrow, sql.query("transaction"), *arguments, *encoded.arguments())
+                )
             except asyncpg.UniqueViolationError as error:
                 await self._plan.recover(db, error)
             except Exception as error:

@@ -24,7 +24,7 @@ async def health(context: Context, call: Call) -> Answer:
     """200 as long as the worker runs: what the database does is told, but does not count."""
     report = {
         "status": "healthy",
-        "database": "connected" if context.broker.links.healthy else "disconnected",
+        "database": "connected" if context.broker.healthy else "disconnected",
         "server": socket.gethostname(),
         "worker_id": context.worker_id,
         "version": __version__,

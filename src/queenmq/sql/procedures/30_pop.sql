@@ -387,8 +387,6 @@ declare
     nothing integer[];
     one_each boolean;
 begin
-    -- a lease that a crash of the server loses is a delivery that happens again, which it may: not worth a disk flush
-    perform set_config('synchronous_commit', 'off', true);
     foreach one_each in array array[true, false] loop
         continue when (one_each and cardinality(array_remove(req_partition, null)) = 0)
             or (not one_each and array_position(req_partition, null) is null);

@@ -5,7 +5,9 @@ select * from queen.find_partitions_v1($1, $2);
 select * from queen.ensure_partitions_v1($1, $2);
 
 -- name: push
-select * from queen.push_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+-- Arrays of numbers and UUIDs come as text: the driver would look at every element.
+select * from queen.push_v1($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::uuid[], $5, $6, $7, $8, $9,
+    $10::text::uuid[], $11::text::integer[], $12::text::integer[]);
 
 -- name: stored_keys
 select * from queen.stored_keys_v1($1, $2);
@@ -17,7 +19,51 @@ select * from queen.register_group_v1($1, $2, $3, $4);
 select group_id from queen.register_group_v1($1, $2, 'all', null);
 
 -- name: pop
-select * from queen.pop_v1($1, $2, $3, $4, $5, $6, $7, $8, $9);
+select * from queen.pop_v1($1::text::integer[], $2::text::integer[], $3::text::integer[], $4::text::bigint[], $5::text::integer[],
+    $6::text::integer[], $7::text::uuid[], $8::text::boolean[], $9);
+
+-- name: pop_any
+-- Many pops of one group from any partition, one partition each: $2 leases, $3 batches, $4 how many. Cursors are taken least
+-- recently served first, the first for the first request. It serves queues whose options put no condition on a delivery, and
+-- cursors with nothing special about them; for the requests left over one row says whether the queue is served (n), how many
+-- cursors were ready (partition_id), how many of them were taken (from_seq), and when the next one is ready.
+with q as materialized (
+    select u.queue_id, now() + make_interval(secs => case when u.lease_time = 0 then 60 else u.lease_time end) as until
+    from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
+    where m.group_id = $1 and m.registered and u.delayed_processing = 0 and u.window_buffer = 0 and coalesce(u.ttl, 0) = 0
+), ready as materialized (
+    select c.partition_id, c.acked_seq, c.ready_at,
+           c.lease_id is null and c.start_from is null and c.retries is null and not c.isolate as plain
+    from queen.partition_consumers c where c.group_id = $1 and c.ready_at <= now()
+    order by c.ready_at limit $4::integer for update skip locked
+), chosen as materialized (
+    select r.place, r.partition_id, r.acked_seq, q.until, q.queue_id,
+           least(greatest(r.acked_seq, s.below) + ($3::text::integer[])[r.place], l.last_seq) as upto
+    from (select *, row_number() over (order by ready_at) as place from ready) r cross join q
+    join queen.partition_lookup l on l.partition_id = r.partition_id and l.last_seq > r.acked_seq
+    cross join lateral (
+        select z.last_seq - z.n as below from queen.segments z
+        where z.partition_id = r.partition_id and z.last_seq > r.acked_seq order by z.last_seq limit 1) s
+    where r.plain
+), leased as (
+    update queen.partition_consumers c
+    set lease_id = ($2::text::uuid[])[x.place], lease_to = x.upto, lease_expires_at = x.until, ready_at = x.until
+    from chosen x where c.partition_id = x.partition_id and c.group_id = $1
+    returning x.place, c.partition_id, x.queue_id, x.acked_seq, x.upto, x.until
+)
+select u.place::integer as request, u.partition_id, p.uid as partition_uid, p.name as partition_name, u.queue_id, $1::integer as group_id,
+       u.acked_seq as from_seq, u.upto as to_seq, u.until as lease_expires_at, 1 as attempt,
+       s.last_seq, s.n, s.base, s.base_idx, s.created_at, s.tx, s.data, s.trace_ids, s.subs, s.enc, null::text as reason, null::timestamptz as ready_at
+from leased u join queen.partitions p on p.partition_id = u.partition_id
+cross join lateral (
+    select z.* from queen.segments z where z.partition_id = u.partition_id and z.last_seq > u.acked_seq and z.last_seq <= (
+        select y.last_seq from queen.segments y where y.partition_id = u.partition_id and y.last_seq >= u.upto order by y.last_seq limit 1)
+    order by z.last_seq) s
+union all
+select null, (select count(*) from ready), null, null, null, null, (select count(*) from leased), null, null, null,
+       null, (select count(*) from q)::integer, null, null, clock_timestamp(), null, null, null, null, null, 'left over',
+       (select c.ready_at from queen.partition_consumers c where c.group_id = $1 and c.ready_at is not null order by c.ready_at limit 1)
+where (select count(*) from leased) < $4::integer;
 
 -- name: matching_queues
 -- Queues of a namespace and task (NULL = any), most important first; among equals, the one whose group is ready longest.
@@ -43,7 +89,34 @@ left join queen.consumer_groups_metadata g on g.queue_id = p.queue_id and g.name
 order by a.ord;
 
 -- name: ack
-select * from queen.ack_v1($1, $2, $3, $4, $5, $6);
+select * from queen.ack_v1($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::bigint[], $5, $6);
+
+-- name: ack_plain
+-- Settle runs of only completed messages under live leases, as ack_v1 does; a run that is not plain has no row here.
+with k as materialized (
+    -- The partition's row is read locked: only then does "nothing newer" mean drained.
+    select a.run, a.pid, a.gid, a.upto, l.last_seq, c.lease_id = a.lease and c.lease_expires_at > clock_timestamp()
+           and a.upto > c.acked_seq and a.upto <= c.lease_to as plain
+    from unnest($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::bigint[]) with ordinality a (pid, gid, lease, upto, run)
+    join queen.partition_lookup l on l.partition_id = a.pid
+    join queen.partition_consumers c on c.partition_id = a.pid and c.group_id = a.gid
+    order by a.pid, a.gid
+    for share of l for update of c
+)
+update queen.partition_consumers c set
+    acked_seq = k.upto,
+    consumed = c.consumed + k.upto - c.acked_seq,
+    last_consumed_at = now(),
+    isolate = false,
+    retries = case when c.retries is not null then queen.open_retries(c.retries, k.upto) end,
+    batches = case when k.upto < c.lease_to then c.batches else c.batches + 1 end,
+    last_lease_id = case when k.upto < c.lease_to then c.last_lease_id else c.lease_id end,
+    lease_id = case when k.upto < c.lease_to then c.lease_id end,
+    lease_to = case when k.upto < c.lease_to then c.lease_to end,
+    lease_expires_at = case when k.upto < c.lease_to then c.lease_expires_at end,
+    ready_at = case when k.upto < c.lease_to then c.ready_at when k.last_seq > k.upto then clock_timestamp() end
+from k where k.plain and c.partition_id = k.pid and c.group_id = k.gid
+returning k.run::integer, c.lease_id is null as released, c.lease_id is null and c.ready_at is not null as more;
 
 -- name: renew
 select * from queen.renew_v1($1, $2);
@@ -52,7 +125,8 @@ select * from queen.renew_v1($1, $2);
 select queen.release_v1($1, $2);
 
 -- name: transaction
-select * from queen.transaction_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18);
+select * from queen.transaction_v1($1, $2, $3, $4, $5, $6, $7::text::bigint[], $8::text::integer[], $9::text::uuid[], $10::text::uuid[],
+    $11, $12, $13, $14, $15, $16::text::uuid[], $17::text::integer[], $18::text::integer[]);
 
 -- name: lease_among
 -- Which of these leases holds a cursor, or held it last.
