@@ -27,11 +27,13 @@ class Item:
 class Flushes:
     """Flushes that last until they are told to end."""
 
-    def __init__(self, patience: float = FOREVER, max_items: int = 100, max_flushes: int = 4) -> None:
+    def __init__(
+        self, patience: float = FOREVER, max_items: int = 100, max_flushes: int = 4, gather: float = 0.0
+    ) -> None:
         self.begun: list[list[str]] = []
         self._ends: dict[str, asyncio.Event] = {}
         self.batcher: Batcher[Item] = Batcher(
-            self._flush, patience=patience, max_items=max_items, max_flushes=max_flushes
+            self._flush, patience=patience, max_items=max_items, max_flushes=max_flushes, gather=gather
         )
 
     async def _flush(self, batch: list[Item]) -> None:
@@ -149,3 +151,51 @@ async def test_a_flush_that_fails_tells_everybody_and_the_next_one_runs() -> Non
     batcher.add(good)
     assert await good.future == "good"
     assert (batcher.stats.flushes, batcher.stats.requests, len(batcher)) == (2, 3, 0)
+
+
+async def test_clients_that_were_answered_together_are_waited_for() -> None:
+    flushes = Flushes(gather=FOREVER)
+    flushes.add("a", "b", "c")
+    await asyncio.sleep(0.01)
+    await flushes.end("a")
+    await until(lambda: not flushes.batcher.stats.in_flight)
+    flushes.add("a again")
+    await asyncio.sleep(0)
+    flushes.add("b again")
+    await asyncio.sleep(0)
+    assert flushes.begun == [["a", "b", "c"]]
+    flushes.add("c again")
+    await flushes.shows(["a", "b", "c"], ["a again", "b again", "c again"])
+    await flushes.end("a again")
+    await flushes.batcher.idle()
+
+
+async def test_those_who_do_not_come_again_are_waited_for_a_moment_only() -> None:
+    flushes = Flushes(gather=0.01)
+    flushes.add("a", "b")
+    await flushes.end("a")
+    await until(lambda: not flushes.batcher.stats.in_flight)
+    flushes.add("a again")
+    await flushes.shows(["a", "b"], ["a again"])
+    await flushes.end("a again")
+    await until(lambda: not flushes.batcher.stats.in_flight)
+    flushes.add("alone")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert flushes.begun[-1] == ["alone"], "who is alone does not wait"
+    await flushes.end("alone")
+    await flushes.batcher.idle()
+
+
+async def test_a_busy_database_is_not_given_a_second_flush_but_a_stuck_one_is_passed() -> None:
+    flushes = Flushes(patience=0.001)
+    flushes.batcher._least, flushes.batcher._usual = 0.0001, 0.02
+    flushes.add("slow", lanes=1)
+    await flushes.shows(["slow"])
+    flushes.add("next", lanes=2)
+    await asyncio.sleep(0.02)
+    assert flushes.begun == [["slow"]]
+    await flushes.shows(["slow"], ["next"])
+    for name in ("slow", "next"):
+        await flushes.end(name)
+    await flushes.batcher.idle()

@@ -79,7 +79,7 @@ class Acks:
             patience=_PATIENCE,
             max_items=config.max_items,
             max_flushes=max(1, config.connections // 2),
-            gather=min(_PATIENCE, config.batch_wait),
+            gather=config.batch_wait,
         )
 
     def add(self, entries: Sequence[AckEntry], group: str | None) -> asyncio.Future[list[Stretch]]:

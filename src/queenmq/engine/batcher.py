@@ -8,8 +8,9 @@ busy would only become slower by that: when flushes take much longer than they c
 unless the one before it is stuck.
 
 Clients that have just been answered often ask again soon, and together. After a flush of several requests the first one
-to come therefore waits until as many are there as the last flush had served or left waiting, for at most the time that
-flush took and at most `gather`: one flush for all of them instead of several for a few each.
+to come therefore waits until as many are there as the last flush had served or left waiting, for a few times as long as
+that flush took and at most `gather`: one flush for all of them instead of several for a few each. Who is alone never
+waits.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ LANES: Final = 61  # a prime, and as bits of an int still one machine word
 _CROWDED: Final = 2.0  # flushes that take so many times as long as they can are in each other's way
 _STUCK: Final = 0.1  # seconds, and
 _STUCK_TIMES: Final = 4.0  # so many times the usual, after which a flush is waited for no longer
+_GAP: Final = 6.0  # times the last flush: for so long the first one waits for the others
 _TOGETHER: Final = 10.0  # times the last flush: for so long its clients count as still there
 _FORGETTING: Final = 1.005  # per flush: what was once the shortest time is not for ever
 
@@ -201,7 +203,7 @@ class Batcher(Generic[R]):
             return
         self._expected = len(batch) + len(self._waiting)
         self._expected_until = self._loop.time() + took * _TOGETHER
-        self._gap = min(self._gather, took)
+        self._gap = min(self._gather, took * _GAP)
         if not self._waiting:
             self._idle.set()
         elif self._gathering is None:

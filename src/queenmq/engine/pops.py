@@ -125,7 +125,7 @@ class Pops:
             patience=_PATIENCE,
             max_items=10_000,
             max_flushes=max(1, config.connections // 2),
-            gather=min(_PATIENCE, config.batch_wait),
+            gather=config.batch_wait,
         )
 
     def add(self, ask: PopAsk) -> asyncio.Future[PopResult]:
