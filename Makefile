@@ -42,8 +42,12 @@ format: $(VENV)/.all ## Rewrite the code in the project's style
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: bench
-bench: $(VENV)/.all ## Measure the cost per message, as ratios to a plain INSERT
-	@$(BIN)/python -m benchmarks
+bench: $(VENV)/.all ## Measure what a message costs, in PostgreSQL and over HTTP (BENCH_ARGS='http --only flow' to select)
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+.PHONY: faultlab
+faultlab: $(VENV)/.all ## Run the end-to-end proofs for minutes: workers and PostgreSQL killed under load, 10,000 parked polls
+	@PROOF_SCALE=6 $(BIN)/python -m pytest tests/proof tests/storage/test_stress.py $(PYTEST_ARGS)
 
 .PHONY: lock
 lock: ## Refresh the hashed requirements files (needs uv)

@@ -14,8 +14,9 @@ from pathlib import Path
 import asyncpg
 
 from queenmq import sql
-from queenmq.domain.ids import new_lease_id
+from queenmq.storage.ack import call_plain
 from queenmq.storage.directory import Directory
+from queenmq.storage.pop import PopRequest, pop
 from queenmq.storage.retention import sweep_dedup, trim
 
 from .measure import BackendClock, Case, run
@@ -107,27 +108,19 @@ class StorageCost:
         await self._db.fetch(sql.query("push"), *arguments)
 
     async def _pop(self, requests: int) -> list[tuple[int, str, int]]:
-        nothing = [None] * requests
-        ones = [1] * requests
-        leases = [new_lease_id() for _ in range(requests)]
-        rows = await self._db.fetch(
-            sql.query("pop"),
-            [self._group_id],
-            ones,
-            ones,
-            nothing,
-            [100] * requests,
-            ones,
-            leases,
-            [False] * requests,
-            nothing,
-        )
-        return [(row["partition_id"], leases[row["request"] - 1], row["to_seq"]) for row in rows]
+        results = await pop(self._db, [PopRequest([self._group_id], batch=100) for _ in range(requests)])
+        claims = [claim for result in results for claim in result.claims]
+        return [(claim.partition_id, claim.lease_id or "", claim.to_seq) for claim in claims]
 
     async def _ack(self, claims: list[tuple[int, str, int]]) -> None:
-        pids, leases, uptos = ([claim[column] for claim in claims] for column in range(3))
-        groups = [self._group_id] * len(claims)
-        await self._db.fetch(sql.query("ack"), pids, groups, leases, uptos, [None] * len(claims), False)
+        settled = await call_plain(
+            self._db,
+            [pid for pid, _, _ in claims],
+            [self._group_id] * len(claims),
+            [lease for _, lease, _ in claims],
+            [upto for _, _, upto in claims],
+        )
+        assert len(settled) == len(claims)
 
     async def _pop_and_ack_together(self) -> int:
         await self._ack(await self._pop(10))

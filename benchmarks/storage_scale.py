@@ -9,9 +9,10 @@ from pathlib import Path
 import asyncpg
 
 from queenmq import sql
-from queenmq.domain.ids import new_lease_id
 from queenmq.domain.segments import PushItem
+from queenmq.storage.ack import call_plain
 from queenmq.storage.directory import Directory
+from queenmq.storage.pop import PopRequest, pop
 from queenmq.storage.push import push
 from queenmq.storage.tidy import Tidier
 
@@ -66,9 +67,7 @@ def _discovery_case(connection: asyncpg.Connection, queue: str, group: int) -> C
 
     async def work() -> int:
         for _ in range(pops):
-            await connection.fetch(
-                sql.query("pop"), [group], [1], [1], [None], [1], [1], [new_lease_id()], [False], [None]
-            )
+            await pop(connection, [PopRequest([group])])
         return pops
 
     return Case(queue, work, before)
@@ -96,19 +95,14 @@ async def bloat(connection: asyncpg.Connection, progress: Callable[[str], None])
 async def _cycle(connection: asyncpg.Connection, directory: Directory, group: int) -> None:
     """Push 1000 messages over 100 partitions; pop and ack them all."""
     await connection.fetch(sql.query("push"), *await push_arguments(connection, directory, items(100)))
-    ones, nothing, lease = [1] * 100, [None] * 100, [new_lease_id() for _ in range(100)]
-    rows = await connection.fetch(
-        sql.query("pop"), [group], ones, ones, nothing, [1000] * 100, ones, lease, [False] * 100, nothing
-    )
-    claims = {row["partition_id"]: (lease[row["request"] - 1], row["to_seq"]) for row in rows}
-    await connection.fetch(
-        sql.query("ack"),
-        list(claims),
+    results = await pop(connection, [PopRequest([group], batch=1000) for _ in range(100)])
+    claims = [claim for result in results for claim in result.claims]
+    await call_plain(
+        connection,
+        [claim.partition_id for claim in claims],
         [group] * len(claims),
-        [claim[0] for claim in claims.values()],
-        [claim[1] for claim in claims.values()],
-        [None] * len(claims),
-        False,
+        [claim.lease_id for claim in claims],
+        [claim.to_seq for claim in claims],
     )
 
 

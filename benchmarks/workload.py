@@ -32,7 +32,7 @@ def items(partitions: int, *, named: bool = True, count: int = MESSAGES, prefix:
 
 async def push_arguments(db: Executor, directory: Directory, messages: list[PushItem]) -> tuple[object, ...]:
     """The arguments of queen.push_v1 for a flush."""
-    return tuple(await PushPlan([Parcel.of(messages)], directory).prepare(db))
+    return (await PushPlan([Parcel.of(messages)], directory).prepare(db)).arguments()
 
 
 async def group_id(db: Executor, queue: str, group: str, mode: str) -> int:

@@ -7,7 +7,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from queenmq.domain.cipher import Cipher, EncryptionUnavailable
+from queenmq.domain.cipher import Cipher
 from queenmq.engine.broker import Broker
 from queenmq.engine.config import EngineConfig
 from queenmq.engine.errors import Overloaded, Stopping
@@ -212,18 +212,27 @@ class TestEncryption:
         finally:
             await broker.close()
 
-    async def test_without_a_key_nothing_is_stored_or_delivered(self, broker: Broker, database: str) -> None:
+    async def test_without_a_key_nothing_is_stored(self, broker: Broker) -> None:
         await broker.store.configure(QUEUE, encryptionEnabled=True)
         refused, fine = (await broker.push([entry(1), entry(2, queue="open")])).verdicts()
         assert (refused.status, fine.status) == ("failed", "queued")
         assert "QUEEN_ENCRYPTION_KEY" in (refused.error or "")
+
+    @pytest.mark.parametrize("auto_ack", [True, False])
+    async def test_what_cannot_be_read_is_delivered_as_it_is_stored(
+        self, broker: Broker, database: str, auto_ack: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """An error would lose it (autoAck) or stop its partition; nobody learns what is in it."""
+        await broker.store.configure(QUEUE, encryptionEnabled=True)
         keeper = await Broker.open(EngineConfig(dsn=database, connections=2), Cipher(self.KEY))
-        await push(keeper, 3)
+        await push(keeper, "canary")
         await keeper.close()
-        with pytest.raises(EncryptionUnavailable):
-            await broker.pop(ask())
-        await broker.pops.idle()
-        assert await broker.store.pool.fetchval(FREE) == 1
+        ((envelope,), again) = (read(await broker.pop(ask(auto_ack=auto_ack))), read(await broker.pop(ask())))
+        assert isinstance(envelope, dict)
+        assert envelope.keys() == {"encrypted", "iv", "authTag"}
+        assert again == []
+        assert [record.message for record in caplog.records if "canary" in record.message] == []
+        assert any(QUEUE in record.message for record in caplog.records)
 
 
 async def test_many_pops_for_partitions_are_answered_by_few_statements(broker: Broker) -> None:

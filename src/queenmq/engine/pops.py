@@ -7,6 +7,7 @@ has left takes no message, and a lease it has won meanwhile is given back at onc
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any, Final, Literal
 import asyncpg
 
 from .. import sql
-from ..domain.cipher import Cipher, CipherError, EncryptionUnavailable
+from ..domain.cipher import Cipher
 from ..domain.ids import new_lease_id
 from ..domain.segments import SEPARATOR
 from ..storage import pop as storage
@@ -33,6 +34,8 @@ from .persistence import persist
 from .pop_states import Progress, State, Tally
 from .requests import PopAsk
 from .waiters import Key, Waiters
+
+_log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 0.001  # a consumer waits: a second flush starts beside one that takes longer than this
 _PATIENT: Final = 0.1  # seconds; who waits longer may let others look first
@@ -116,6 +119,7 @@ class Pops:
         self._stopping = False
         self._returns: list[str] = []
         self._returning: asyncio.Task[None] | None = None
+        self._unreadable: set[str] = set()
         self.tally = Tally()
         self.waiters: Waiters[PopJob] = Waiters(config, self._again)
         self.claimed = 0
@@ -287,15 +291,9 @@ class Pops:
             if job.ask.wait > 0:
                 self.waiters.left(job)
             return
-        try:
-            self._fetch(job, result.claims)
-        except CipherError as error:
-            self._give_back(job)
-            job.future.set_exception(error)
-            self.tally.move(job.progress, State.FAILED)
-        else:
-            job.future.set_result(result)
-            self.tally.move(job.progress, State.COMPLETED)
+        self._fetch(job, result.claims)
+        job.future.set_result(result)
+        self.tally.move(job.progress, State.COMPLETED)
         if job.ask.wait > 0:
             self.waiters.found(job)
 
@@ -325,16 +323,21 @@ class Pops:
             self._leases.remember(job.lease_id, job.ask.group, claims)
 
     def _decrypted(self, queue: str, row: SegmentRow) -> SegmentRow:
+        """What cannot be read is delivered as it is stored: refusing it would lose it, or hold up the partition."""
         if not row.enc or "1" not in row.enc:
             return row
-        if self._cipher is None:
-            raise EncryptionUnavailable(queue)
         payloads = row.data.split(SEPARATOR)
-        opened = [
-            self._cipher.decrypt(payload) if mark == "1" else payload
-            for payload, mark in zip(payloads, row.enc, strict=True)
-        ]
-        return row._replace(data=SEPARATOR.join(opened), enc=None)
+        sealed = [position for position, mark in enumerate(row.enc) if mark == "1"]
+        opened = (
+            self._cipher.open([payloads[position] for position in sealed]) if self._cipher else [None] * len(sealed)
+        )
+        for position, payload in zip(sealed, opened, strict=True):
+            if payload is not None:
+                payloads[position] = payload
+        if None in opened and queue not in self._unreadable:
+            self._unreadable.add(queue)
+            _log.warning("messages of queue %s cannot be decrypted with this server's key; delivered as stored", queue)
+        return row._replace(data=SEPARATOR.join(payloads), enc=None)
 
     def _give_back(self, job: PopJob) -> None:
         """Release what nobody will read, soon and together with others."""

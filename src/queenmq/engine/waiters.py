@@ -18,7 +18,9 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from .config import EngineConfig
 
 _SOONEST: Final = 0.002  # a cursor may say "now" while the push that woke it is still being committed
-_TOGETHER: Final = 0.02  # keys whose turn comes within this time look together, in one flush
+_TOGETHER: Final = 0.02  # keys whose turn comes within this time look together, in one flush,
+_TOGETHER_SHARE: Final = 0.1  # or within this share of the longest interval, when many keys wait
+_MANY: Final = 10
 _FRESH: Final = 0.02  # for so long, what one has not found another need not look for
 
 
@@ -218,7 +220,8 @@ class Waiters(Generic[W]):
 
     def _tick(self) -> None:
         self._timer = None
-        horizon = self._loop.time() + _TOGETHER
+        share = self._config.poll_max * _TOGETHER_SHARE if len(self._lines) > _MANY else 0.0
+        horizon = self._loop.time() + max(_TOGETHER, share)
         turns = []
         while self._due and self._due[0][0] <= horizon:
             turns.append(heapq.heappop(self._due))
