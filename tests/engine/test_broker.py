@@ -116,6 +116,23 @@ class TestWaiting:
         results = await asyncio.gather(*waiting)
         assert sorted(str(read(result)[0]) for result in results) == sorted(map(str, range(50)))
 
+    @pytest.mark.parametrize("how", ["their time is up", "they leave", "the server stops"])
+    async def test_many_who_end_at_the_same_moment_disturb_nobody(self, database: str, how: str) -> None:
+        broker = await Broker.open(EngineConfig(dsn=database, connections=2, admin_connections=1))
+        broken: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: broken.append(context))
+        waiting = [broker.pop(ask(wait=0.5 if how == "their time is up" else 30.0)) for _ in range(20)]
+        await until(lambda: parked(broker) == 20)
+        if how == "they leave":
+            for each in waiting:
+                each.cancel()
+        elif how == "the server stops":
+            await broker.drain()
+        await asyncio.wait(waiting)
+        await until(lambda: broker.stats()["waiting"] == {"parked": 0, "keys": 0})
+        assert broken == []
+        await broker.close()
+
 
 class TestLeaving:
     async def test_who_leaves_while_parked_takes_nothing(self, broker: Broker) -> None:

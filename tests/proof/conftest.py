@@ -20,7 +20,7 @@ from tests.conftest import Server
 
 QUEEN = Path(sys.executable).parent / "queen"
 PATIENCE = 60.0
-_URL = re.compile(r"http://127\.0\.0\.1:(\d+)")
+_READY = re.compile(r"^  URL +http://127\.0\.0\.1:(\d+)$.*^  Database +(\S+)", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -28,8 +28,9 @@ class Serving:
     """A running server."""
 
     process: subprocess.Popen[bytes]
-    port: int
     log: Path
+    port: int = 0
+    database: str = ""
 
     @property
     def url(self) -> str:
@@ -37,6 +38,26 @@ class Serving:
 
     def workers(self) -> list[int]:
         return tree(self.process.pid)[1:]
+
+    def wait_ready(self) -> None:
+        """Until it has said where it is."""
+        until = time.monotonic() + PATIENCE
+        while not (found := _READY.search(self.log.read_text())):
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < until, self.log.read_text()
+            time.sleep(0.05)
+        self.port, self.database = int(found[1]), found[2]
+
+    def stop(self) -> None:
+        """It must still run, and end in good order when told to."""
+        died = self.process.poll()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        assert (died, code) == (None, 0), self.log.read_text()[-3000:]
 
 
 class Serve(Protocol):
@@ -58,39 +79,22 @@ def serve(database: str, tmp_path: Path) -> Iterator[Serve]:
 
     def start(workers: int, **environment: str) -> Serving:
         log = tmp_path / f"serve-{len(started)}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [QUEEN, "serve", "--port", "0", "--workers", str(workers)],
-                env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DATABASE_URL": database, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        started.append(Serving(process, 0, log))
-        started[-1].port = _port(process, log)
+        started.append(launch(log, "--workers", str(workers), DATABASE_URL=database, **environment))
+        started[-1].wait_ready()
         return started[-1]
 
     yield start
     for serving in started:
-        _stop(serving)
+        serving.stop()
 
 
-def _port(process: subprocess.Popen[bytes], log: Path) -> int:
-    until = time.monotonic() + PATIENCE
-    while not (found := _URL.search(log.read_text())):
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < until, log.read_text()
-        time.sleep(0.05)
-    return int(found[1])
-
-
-def _stop(serving: Serving) -> None:
-    """It must still run, and end in good order when told to."""
-    died = serving.process.poll()
-    serving.process.send_signal(signal.SIGTERM)
-    try:
-        code = serving.process.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        serving.process.kill()
-        code = serving.process.wait()
-    assert (died, code) == (None, 0), serving.log.read_text()[-3000:]
+def launch(log: Path, *arguments: str, **environment: str) -> Serving:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [QUEEN, "serve", "--port", "0", *arguments],
+            env={"PATH": os.environ["PATH"], "HOME": str(log.parent), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    return Serving(process, log)

@@ -10,12 +10,11 @@ import os
 import random
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
-import asyncpg
 import uuid_utils
 
-from tests.proof.books import Books, Delivery
+from tests.proof.books import Books, Crash, Delivery
 from tests.proof.client import Client, Reply
 
 SCALE = float(os.environ.get("PROOF_SCALE", "1"))
@@ -38,13 +37,33 @@ BEHIND = """
 """
 
 
-class Traffic:
-    """One run against a server."""
+class Database(Protocol):
+    """Where a run looks at what is stored."""
 
-    def __init__(self, port: int, database: asyncpg.Connection, seconds: float, forgets: float = 0.0) -> None:
+    async def fetch(self, query: str, *arguments: Any) -> list[Any]: ...
+
+
+class Traffic:
+    """One run against a server. Without `seconds`, whoever runs it says when it is `enough`."""
+
+    def __init__(
+        self,
+        port: int,
+        database: Database,
+        seconds: float | None,
+        forgets: float = 0.0,
+        most_unsettled: int = MOST_UNSETTLED,
+    ) -> None:
         self.port = port
         self.forgets = forgets
+        self.most_unsettled = most_unsettled
         self.seconds = seconds
+        self.enough = asyncio.Event()
+        self.resting = False
+        """Nobody pushes for now."""
+        self.crashes: list[Crash] = []
+        self.forgotten = 0
+        """Leases that were given out again before their time, because a crash had made PostgreSQL forget them."""
         self.books = Books(GROUPS)
         self.happened: Counter[str] = Counter()
         self.repeats = 0
@@ -60,14 +79,16 @@ class Traffic:
         async with asyncio.TaskGroup() as consumers:
             for number in range(CONSUMERS):
                 consumers.create_task(Consumer(self, number, GROUPS[number % len(GROUPS)]).run())
+            if self.seconds is not None:
+                asyncio.get_running_loop().call_later(self.seconds, self.enough.set)
             async with asyncio.TaskGroup() as producers:
-                until = time.monotonic() + self.seconds
                 for number in range(PRODUCERS):
-                    producers.create_task(Producer(self, number).run(until))
+                    producers.create_task(Producer(self, number).run())
             await self._wait_until_drained()
         print(dict(self.happened), f"{self.repeats} requests were repeated")
         rows = await self._database.fetch(STORED, QUEUE)
         self.books.check((row["partition"], row["seq"], (row["w"], row["n"])) for row in rows)
+        self.forgotten = self.books.check_leases(LEASE_SECONDS, self.crashes)
 
     async def _configure(self) -> None:
         client = Client(self.port)
@@ -95,9 +116,9 @@ class Producer:
         self._client = Client(traffic.port, traffic.forgets, self._choice)
         self._count = 0
 
-    async def run(self, until: float) -> None:
-        while time.monotonic() < until:
-            if self._traffic.unsettled > MOST_UNSETTLED:
+    async def run(self) -> None:
+        while not self._traffic.enough.is_set():
+            if self._traffic.resting or self._traffic.unsettled > self._traffic.most_unsettled:
                 await asyncio.sleep(0.01)
                 continue
             items = self._items()
@@ -145,14 +166,17 @@ class Consumer:
         ways += [self._silent, self._late]
         rare = [self._silent, self._late] if self._first else []
         while not self._traffic.drained.is_set():
-            for messages in await self._pop():
+            asked = time.monotonic()
+            came = [(self._deliver(messages, asked), messages) for messages in await self._pop()]
+            for delivery, messages in came:
                 way = rare.pop() if rare else self._choice.choice(ways)
                 self._traffic.happened[way.__name__.strip("_")] += 1
-                keys = [(message["data"]["w"], message["data"]["n"]) for message in messages]
-                delivery = self._traffic.books.deliver(self._group, messages[0]["partition"], keys)
                 await way(delivery, messages)
         self._traffic.repeats += self._client.repeats
         self._client.close()
+
+    def _deliver(self, messages: list[dict[str, Any]], asked: float) -> Delivery:
+        return self._traffic.books.deliver(self._group, messages[0]["partition"], map(_key, messages), asked)
 
     async def _pop(self) -> list[list[dict[str, Any]]]:
         """The messages of one pop, by partition."""
@@ -214,6 +238,7 @@ class Consumer:
             }
             for message, status in zip(messages, statuses, strict=True)
         ]
+        delivery.answering()
         reply = await self._send_acks(items)
         assert reply.status == 200, reply
         assert len(reply.body) == len(items), reply
@@ -221,7 +246,7 @@ class Consumer:
         for key, status, result in zip(keys, statuses, reply.body, strict=False):
             assert not result["dlq"], result
             if status == "completed" and result["success"]:
-                delivery.settled.append(key)
+                delivery.settle(key)
                 self._traffic.unsettled -= 1
             elif status == "completed" and reply.attempts > 1:
                 delivery.unsure.append(key)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import asyncpg
 
@@ -21,7 +21,7 @@ from ..domain.ids import new_lease_id
 from ..domain.segments import SEPARATOR
 from ..storage import pop as storage
 from ..storage.ack import release
-from ..storage.directory import Directory
+from ..storage.directory import Directory, GroupPlace
 from ..storage.pool import translated
 from ..storage.pop import QUEUE_MODE, Claim, PopRequest, PopResult, SegmentRow
 from .batcher import Batcher, fail
@@ -50,6 +50,7 @@ class PopJob:
         "ask",
         "deadline",
         "future",
+        "gone",
         "groups",
         "key",
         "lease_id",
@@ -74,16 +75,13 @@ class PopJob:
         self.deadline = 0.0
         self.timer: asyncio.TimerHandle | None = None
         self.parked = False
+        self.gone = False  # it was parked, and has left the line
         self.ticket = 0
         self.mode: Literal["all", "new", "timestamp"] | None
         self.start: datetime | None
         self.mode, self.start = storage.subscription(ask.group, ask.subscription_mode, ask.subscription_from)
         if ask.partition is not None and ask.group != QUEUE_MODE:
             self.mode = None  # a pop from one partition decides for that partition only
-
-    @property
-    def gone(self) -> bool:
-        return self.future.done()
 
     def lanes(self) -> int:
         return 0
@@ -165,6 +163,7 @@ class Pops:
             job.timer.cancel()
         if job.parked:
             job.parked = False
+            job.gone = True
             self.waiters.remove(job)
 
     def stop_waiting(self) -> None:
@@ -211,7 +210,7 @@ class Pops:
             for job in jobs:
                 job.lease_id = new_lease_id()
         results: dict[int, PopResult] = {}
-        open_jobs = [job for job in jobs if not job.gone]
+        open_jobs = [job for job in jobs if not job.future.done()]
         for _ in range(_ATTEMPTS_TO_RESOLVE):
             for job in open_jobs:
                 if job.progress.state is not State.RESOLVING:
@@ -238,26 +237,39 @@ class Pops:
         job.groups = {}
 
     async def _resolve(self, db: asyncpg.Connection, jobs: Sequence[PopJob]) -> None:
-        """Ids for the names: what is not remembered is asked for, partitions of all jobs in one statement."""
+        """Ids for the names. What is not remembered is asked for, for all jobs at once as far as it goes."""
         named = {(job.ask.queue or "", job.ask.partition) for job in jobs if job.ask.partition is not None}
         places = await self._directory.find(db, list(named)) if named else {}
+        new = [job for job in jobs if job.ask.queue is not None and self._known(job) is None]
+        existing = await self._existing(db, new) if len(new) > 1 else {job.ask.queue for job in new}
         for job in jobs:
             ask = job.ask
+            job.groups = {}
             if ask.queue is None:
                 job.groups = await self._matching(db, job)
                 continue
             if ask.partition is not None:
                 place = places.get((ask.queue, ask.partition))
                 if place is None:
-                    job.groups = {}
                     continue
                 job.partition_id = place.partition_id
-            known = self._directory.group(ask.queue, ask.group)
-            if known is None or (not known.decided and job.mode is not None):
+            known = self._known(job)
+            if known is None and ask.queue in existing:
                 known = await self._register(db, job, ask.queue)
-            job.groups = {} if known is None else {known.group_id: ask.queue}
+            if known is not None:
+                job.groups = {known.group_id: ask.queue}
 
-    async def _register(self, db: asyncpg.Connection, job: PopJob, queue: str) -> Any:
+    def _known(self, job: PopJob) -> GroupPlace | None:
+        """The group as far as it is remembered and says enough for this pop."""
+        known = self._directory.group(job.ask.queue or "", job.ask.group)
+        return None if known is None or (not known.decided and job.mode is not None) else known
+
+    async def _existing(self, db: asyncpg.Connection, jobs: Sequence[PopJob]) -> set[str | None]:
+        async with translated():
+            rows = await db.fetch(sql.query("existing_queues"), list({job.ask.queue for job in jobs}))
+        return {row["name"] for row in rows}
+
+    async def _register(self, db: asyncpg.Connection, job: PopJob, queue: str) -> GroupPlace | None:
         start = job.start if job.mode == "timestamp" else None
         return await storage.register(db, self._directory, queue, job.ask.group, mode=job.mode, start=start)
 

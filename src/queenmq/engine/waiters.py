@@ -40,13 +40,11 @@ class Key(NamedTuple):
 
 
 class Waiter(Protocol):
-    """A pop that may wait. `ticket` is its place in line, given once."""
+    """A pop that may wait. `ticket` is its place in line, given once; `gone` is set just before it is removed."""
 
     key: Key
     ticket: int
-
-    @property
-    def gone(self) -> bool: ...
+    gone: bool
 
 
 W = TypeVar("W", bound=Waiter)
@@ -142,7 +140,7 @@ class Waiters(Generic[W]):
         self._look(waiter.key, line)
 
     def remove(self, waiter: W) -> None:
-        """A parked waiter's client left, or its time is up; `waiter.gone` is already true."""
+        """A parked waiter's client left, or its time is up; `waiter.gone` has just been set."""
         self.parked -= 1
         line = self._lines[waiter.key]
         line.gone += 1

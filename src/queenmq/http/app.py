@@ -1,14 +1,15 @@
 """The Starlette application: every route, also the hot ones.
 
 Routes are matched against the path as it was sent, so that an encoded slash belongs to a name; parameters are decoded
-afterwards. One place checks who is calling, turns errors into answers and writes the headers that every answer has.
+afterwards. One place checks who is calling and turns errors into answers. What every answer has, and the answer to
+OPTIONS, comes from the protocol.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,7 +24,6 @@ from .auth import require
 from .caller import ANYONE, Caller
 from .errors import MethodNotAllowed, NotFound, answer_for
 from .handlers import Handlers
-from .heads import CORS, PREFLIGHT
 from .limits import Limits
 from .routes.context import Call, Context
 from .routes.table import ROUTES, Row
@@ -55,7 +55,7 @@ def build(
     routes = [Route(path, _Endpoint(methods, context, authenticate)) for path, methods in paths.items()]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _unknown})
     app.router.redirect_slashes = False
-    return _Usual(app)
+    return _by_raw_path(app)
 
 
 class _Endpoint:
@@ -96,30 +96,11 @@ class _Endpoint:
         return caller
 
 
-class _Usual:
-    """Around the application: raw paths in, CORS headers out, preflights answered."""
+def _by_raw_path(app: ASGIApp) -> ASGIApp:
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "path": scope["raw_path"].decode("latin-1")}, receive, send)
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *_CORS]}
-            await send(message)
-
-        if scope["method"] == "OPTIONS":
-            await _response(PREFLIGHT)(scope, receive, with_headers)
-            return
-        raw_path = scope.get("raw_path") or scope["path"].encode()
-        await self._app({**scope, "path": raw_path.decode("latin-1")}, receive, with_headers)
-
-
-_CORS: Final = [(name.lower(), value) for name, value in CORS]
+    return routed
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
-import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
@@ -110,11 +109,10 @@ def _with_usual(status: int, headers: Headers) -> Headers:
 
 
 def _scope(request: Request, transport: asyncio.Transport) -> HTTPScope:
+    raw_path, query = request.target()
     try:
-        url = httptools.parse_url(request.url)
-        raw_path = url.path or b"/"
         path = raw_path.decode("ascii")
-    except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+    except UnicodeDecodeError:
         raise bad_request("The URL is not valid.") from None
     scope: dict[str, Any] = {
         "type": "http",
@@ -127,7 +125,7 @@ def _scope(request: Request, transport: asyncio.Transport) -> HTTPScope:
         "root_path": "",
         "path": unquote(path),
         "raw_path": raw_path,
-        "query_string": url.query or b"",
+        "query_string": query,
         "headers": request.headers,
         "state": {},
     }

@@ -9,6 +9,7 @@ from typing import Any
 from ..engine.broker import Broker
 from .app import build
 from .caller import Caller
+from .guard import Guard
 from .handlers import Handlers
 from .limits import Limits
 from .protocol import HotProtocol
@@ -41,7 +42,8 @@ class Endpoint:
             draining=lambda: self._service.draining,
             worker_id=worker_id,
         )
-        self._service = Service(handlers, app, limits, authenticate)
+        guard = None if authenticate is None else Guard(authenticate, authenticate_slowly)
+        self._service = Service(handlers, app, limits, guard)
 
     @property
     def connections(self) -> int:

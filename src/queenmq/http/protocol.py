@@ -12,10 +12,10 @@ from typing import cast
 
 from ..engine.errors import Stopping
 from .answer import Answer, Work
-from .auth import require
 from .caller import ANYONE, Caller, NeedsSlowPath
 from .cycle import AppCycle
 from .errors import answer_for
+from .guard import MOST_OF_A_STRANGER, Guard
 from .heads import CONTINUE, PREFLIGHT, head
 from .reading import BODY, HEAD, NOTHING, Reading
 from .refusals import Refused, timed_out, too_many_connections
@@ -23,7 +23,7 @@ from .request import Request
 from .service import Service
 from .sockets import tune
 
-_MOST_HELD = 64 * 1024
+_MOST_HELD = MOST_OF_A_STRANGER
 _ONE_WRITE = 64 * 1024
 _LINGER = 2.0
 _MOST_REFUSED = 128
@@ -35,10 +35,12 @@ _POP_QUEUE = b"/api/v1/pop/queue/"
 
 
 class HotProtocol(Reading):
-    """`_current` is the request being answered, by `_work` or by `_cycle`; those in `_ahead` wait for their turn."""
+    """`_current` is the request being answered, by `_work` or by `_cycle`; those in `_ahead` wait for their turn. While
+    `_asking` finds out who sends the next one, nothing more is read than would be behind a request."""
 
     __slots__ = (
         "_ahead",
+        "_asking",
         "_current",
         "_cycle",
         "_eof",
@@ -56,6 +58,7 @@ class HotProtocol(Reading):
         self._work: Work | None = None
         self._cycle: AppCycle | None = None
         self._ahead: list[Request | Answer] = []
+        self._asking: asyncio.Task[None] | None = None
         self._lingering = False
         self._eof = False
         self._prober: asyncio.TimerHandle | None = None
@@ -89,8 +92,10 @@ class HotProtocol(Reading):
             work.future.cancel()
         if self._cycle is not None:
             self._cycle.client_gone()
-        if self._prober is not None:
-            self._prober.cancel()
+        asking, self._asking = self._asking, None
+        for running in (asking, self._prober):
+            if running is not None:
+                running.cancel()
         # Break the reference cycles, so that nothing waits for the garbage collector.
         self._parser = self._cycle = self._prober = self._current = self._request = None  # type: ignore[assignment]
         self._ahead.clear()
@@ -162,7 +167,7 @@ class HotProtocol(Reading):
         elif self._transport.is_closing():
             if waited > limits.idle_timeout:  # the rest of the last answer is not read
                 self._transport.abort()
-        elif self._current is not None:
+        elif self._current is not None or self._asking is not None:
             return
         elif self._reading == HEAD:
             if waited > limits.header_timeout:
@@ -194,7 +199,7 @@ class HotProtocol(Reading):
     # Answering
 
     def _must_wait(self) -> bool:
-        return self._current is not None or self._write_paused or bool(self._ahead)
+        return self._current is not None or self._write_paused or self._asking is not None or bool(self._ahead)
 
     def _hold(self, data: bytes) -> None:
         self._held += data
@@ -207,7 +212,38 @@ class HotProtocol(Reading):
         else:
             self._begin(request)
 
+    def _admit(self, request: Request, guard: Guard) -> None:
+        try:
+            guard.admit(request)
+        except NeedsSlowPath:
+            request.undecided = True
+            if not self._must_wait():
+                self._ask_for(request)
+
+    def _ask_for(self, request: Request) -> None:
+        """Find out who sends the request whose turn it is."""
+        guard = self._service.guard
+        assert guard is not None
+        self._asking = self._service.loop.create_task(guard.admit_slowly(request))
+        self._asking.add_done_callback(self._asked)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self._asking is not task:
+            return  # the client has left
+        self._asking = None
+        self._since = self._service.now
+        if error is None:
+            self._proceed()
+        else:
+            self._ahead.clear()
+            self._refuse_because(error)
+
     def _begin(self, request: Request) -> None:
+        if request.undecided:
+            self._ahead.insert(0, request)
+            self._ask_for(request)
+            return
         service = self._service
         service.requests += 1
         try:
@@ -244,12 +280,8 @@ class HotProtocol(Reading):
         return None
 
     def _caller(self, request: Request) -> Caller:
-        authenticate = self._service.authenticate
-        if authenticate is None:
-            return ANYONE
-        caller = authenticate(request.authorization)
-        require(caller, "RW")
-        return caller
+        guard = self._service.guard
+        return ANYONE if guard is None else request.caller or guard.caller(request)
 
     def _done(self, future: asyncio.Future[object]) -> None:
         work, request = self._work, self._current
@@ -336,6 +368,8 @@ class HotProtocol(Reading):
                 self._begin(waiting)
             else:
                 self._hang_up(waiting)
+        if self._reading == BODY and self._request.undecided and self._is_free():
+            self._ask_for(self._request)
         if self._held and self._is_free():
             held, self._held = self._held, b""
             self._feed(held)
@@ -349,4 +383,5 @@ class HotProtocol(Reading):
         self._resume_reading()
 
     def _is_free(self) -> bool:
-        return not (self._current or self._write_paused or self._lingering or self._transport.is_closing())
+        busy = self._current or self._write_paused or self._asking or self._lingering
+        return not (busy or self._transport.is_closing())

@@ -13,6 +13,7 @@ import httptools
 
 from .answer import Answer
 from .errors import answer_for
+from .guard import Guard
 from .heads import CONTINUE
 from .refusals import Refused, bad_request, headers_too_large
 from .request import Headers, Request
@@ -60,6 +61,10 @@ class Reading(asyncio.Protocol):
 
     def _must_wait(self) -> bool:
         """Is something before the next request?"""
+        raise NotImplementedError
+
+    def _admit(self, request: Request, guard: Guard) -> None:
+        """Raises when the request's body must not come."""
         raise NotImplementedError
 
     def _accept(self, request: Request) -> None:
@@ -121,9 +126,12 @@ class Reading(asyncio.Protocol):
     def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
         cause = error.__context__
         if isinstance(error, httptools.HttpParserCallbackError) and cause is not None:
-            self._refuse(cause.answer if isinstance(cause, Refused) else answer_for(cause))
+            self._refuse_because(cause)
         else:
             self._refuse(bad_request(f"This is not an HTTP request: {error}.").answer)
+
+    def _refuse_because(self, cause: BaseException) -> None:
+        self._refuse(cause.answer if isinstance(cause, Refused) else answer_for(cause))
 
     def _decline_upgrade(self) -> None:
         """Read the request once more, as a plain one. The parser has not looked at its body."""
@@ -159,6 +167,8 @@ class Reading(asyncio.Protocol):
             request.check_size(limits.max_header_bytes)
         request.keep_alive = parser.should_keep_alive()
         request.check_head(limits)
+        if request.length != 0 and self._service.guard is not None:
+            self._admit(request, self._service.guard)
         self._reading = BODY
         self._since = self._service.now
         if request.expects_continue and not self._must_wait():

@@ -6,6 +6,9 @@ one request hide inside another: they are checked again, whatever the parser's v
 
 from __future__ import annotations
 
+import httptools
+
+from .caller import Caller
 from .inflate import Inflater
 from .limits import Limits
 from .refusals import (
@@ -28,16 +31,19 @@ class Request:
     """Filled by the parser's callbacks. `length` is None while unknown and for chunked bodies."""
 
     __slots__ = (
+        "_ended",
         "_inflater",
         "_limit",
         "_parts",
         "authorization",
+        "caller",
         "expects_continue",
         "headers",
         "keep_alive",
         "length",
         "method",
         "read",
+        "undecided",
         "url",
         "version",
     )
@@ -49,10 +55,15 @@ class Request:
         self.version = ""
         self.keep_alive = False
         self.authorization: bytes | None = None
+        self.caller: Caller | None = None
+        """Who sends it, when that was found out before the body came."""
+        self.undecided = False
+        """Who sends it is being found out. Until then its body is kept as it comes."""
         self.expects_continue = False
         self.length: int | None = None
         self.read = 0
         """Bytes of the body that have arrived, as they were sent."""
+        self._ended = False
         self._inflater: Inflater | None = None
         self._parts: list[bytes] | None = None
         self._limit = 0
@@ -116,12 +127,29 @@ class Request:
         elif name not in (b"", b"identity"):
             raise unknown_encoding(name)
 
+    def limit_body(self, limit: int) -> None:
+        """Allow less than usual. Raises Refused when more is announced."""
+        self._limit = min(self._limit, limit)
+        if self.length is not None and self.length > self._limit:
+            raise body_too_large(self._limit)
+        if self._inflater is not None:
+            self._inflater = Inflater(self._limit)
+
+    def decide(self, caller: Caller) -> None:
+        """It was undecided; now it is known who sends it. Raises Refused as `add` and `end_body` do."""
+        self.caller = caller
+        self.undecided = False
+        if self._inflater is not None and self._parts is not None:
+            self._parts = [self._inflater.feed(b"".join(self._parts))]
+        if self._ended:
+            self.end_body()
+
     def add(self, piece: bytes) -> None:
         """Take a piece of the body. Raises Refused as soon as it is too large."""
         self.read += len(piece)
         if self.read > self._limit:
             raise body_too_large(self._limit)
-        if self._inflater is not None:
+        if self._inflater is not None and not self.undecided:
             piece = self._inflater.feed(piece)
         if self._parts is None:
             self._parts = [piece]
@@ -130,6 +158,9 @@ class Request:
 
     def end_body(self) -> None:
         """Raises Refused when the body is not all there."""
+        self._ended = True
+        if self.undecided:
+            return
         if self._inflater is not None and self.read:
             self._inflater.finish()
         self._inflater = None
@@ -140,6 +171,14 @@ class Request:
         if parts is None:
             return b""
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def target(self) -> tuple[bytes, bytes]:
+        """Path and query, as they were sent. Raises Refused for a URL that has none."""
+        try:
+            url = httptools.parse_url(self.url)
+        except httptools.HttpParserInvalidURLError:
+            raise bad_request("The URL is not valid.") from None
+        return url.path or b"/", url.query or b""
 
     def check_size(self, limit: int) -> None:
         """Raises Refused when URL and headers are too large together."""

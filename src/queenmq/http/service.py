@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 
 from .answer import Answer, Work
 from .caller import Caller
+from .guard import Guard
 from .limits import Limits
 
 _LONGEST_INTERVAL = 1.0
@@ -37,18 +38,19 @@ class Connection(Protocol):
 
 
 class Service:
-    """`now` is the loop's clock as of the last sweep: exact enough for timeouts, and free to read."""
+    """Without a guard everybody may do everything. `now` is the loop's clock as of the last sweep: exact enough for
+    timeouts, and free to read."""
 
     def __init__(
         self,
         handlers: HotHandlers,
         app: ASGIApp,
         limits: Limits,
-        authenticate: Callable[[bytes | None], Caller] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.app = app
         self.limits = limits
-        self.authenticate = authenticate
+        self.guard = guard
         self.pop = handlers.pop
         self.posts: dict[bytes, Callable[[bytes, Caller], Answer | Work]] = {
             b"/api/v1/push": handlers.push,

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import uvloop
 from starlette.applications import Starlette
@@ -116,7 +116,7 @@ class Site:
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._main()))
 
-    def __enter__(self) -> Site:
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._started.wait(DEADLINE)
         return self

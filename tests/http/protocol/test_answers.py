@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from queenmq.http.auth import Unauthorized
-from queenmq.http.caller import Caller, NeedsSlowPath
 from tests.http.protocol.site import Site, get, post
 
 USUAL = {
@@ -149,29 +147,3 @@ def test_counts(site: Site) -> None:
             "refused": 0,
             "timeouts": 0,
         }
-
-
-def authenticate(authorization: bytes | None) -> Caller:
-    if authorization is None:
-        raise Unauthorized("Authentication required")
-    if authorization == b"Bearer unknown":
-        raise NeedsSlowPath
-    return Caller("alice", authorization.removeprefix(b"Bearer ").decode())
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [((), 401), (("Authorization: Bearer read-only",), 403), (("authorization: Bearer read-write",), 201)],
-)
-def test_who_may_push(headers: tuple[str, ...], status: int) -> None:
-    with Site(authenticate=authenticate) as site:
-        reply = site.exchange(post("/api/v1/push", b"1", *headers))
-        assert reply.status == status
-        assert site.handlers.callers == ([Caller("alice", "read-write")] if status == 201 else [])
-
-
-def test_a_caller_that_cannot_be_known_at_once_goes_through_starlette() -> None:
-    with Site(authenticate=authenticate) as site:
-        reply = site.exchange(post("/api/v1/push", b"1", "Authorization: Bearer unknown"))
-        assert json.loads(reply.body)["body"] == "1"
-        assert site.handlers.handled == 0

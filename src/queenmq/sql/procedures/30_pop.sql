@@ -161,6 +161,8 @@ begin
         return;
     end if;
     if outcome = 'claimed' then
+        -- This is an ack: a pop that does not wait for the disk must do so now.
+        perform set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off';
         c.acked_seq := to_seq;
         c.retries := queen.open_retries(c.retries, to_seq);
         c.isolate := false;
@@ -340,7 +342,9 @@ begin
         from wanted g cross join lateral (
             select c.partition_id, c.acked_seq, c.ready_at,
                    c.lease_id is null and c.start_from is null and c.retries is null and not c.isolate as plain
-            from queen.partition_consumers c where c.partition_id = g.pid and c.group_id = g.gid and c.ready_at <= t
+            -- written so that only the primary key can serve it: the index on ready_at would read every ready cursor of the group
+            from queen.partition_consumers c
+            where c.partition_id = g.pid and c.group_id = g.gid and coalesce(c.ready_at, 'infinity') <= t
             for update skip locked) c
         where one_each
     ), chosen as materialized (

@@ -16,6 +16,8 @@ begin
     if not found then
         return;
     end if;
+    -- Workers remember the number, and a subscription counts from now on: a crash must not forget them.
+    perform set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off';
     select m.* into g from queen.consumer_groups_metadata m where m.queue_id = qid and m.name = group_name;
     if not found then
         insert into queen.consumer_groups_metadata (queue_id, name, subscription_mode, subscription_timestamp, registered)

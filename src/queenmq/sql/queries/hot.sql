@@ -18,6 +18,9 @@ select * from queen.register_group_v1($1, $2, $3, $4);
 -- name: register_group_id
 select group_id from queen.register_group_v1($1, $2, 'all', null);
 
+-- name: existing_queues
+select name from queen.queues where name = any ($1::text[]);
+
 -- name: pop
 select * from queen.pop_v1($1::text::integer[], $2::text::integer[], $3::text::integer[], $4::text::bigint[], $5::text::integer[],
     $6::text::integer[], $7::text::uuid[], $8::text::boolean[], $9);
