@@ -40,28 +40,15 @@ class Load(msgspec.Struct, tag="load", frozen=True):
     open: int
 
 
-class Waiting(msgspec.Struct, tag="waiting", frozen=True):
-    """It cannot be ready, because the database cannot be reached."""
-
-    reason: str
-
-
-class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """It cannot start, and trying again would not help: the code and the sentence of a StorageError."""
-
-    code: str
-    sentence: str
-
-
 class Leaving(msgspec.Struct, tag="leaving", frozen=True):
     """It finishes what it has begun and ends. Connections that arrive after this are dropped unread."""
 
 
-Notice = Ready | Load | Waiting | Failed | Leaving
+Notice = Ready | Load | Leaving
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 _plans = msgspec.json.Decoder(Plan, dec_hook=lambda kind, text: kind(text))
-_notices: msgspec.json.Decoder[Notice] = msgspec.json.Decoder(Ready | Load | Waiting | Failed | Leaving)
+_notices: msgspec.json.Decoder[Notice] = msgspec.json.Decoder(Ready | Load | Leaving)
 
 
 def send_plan(control: socket.socket, plan: Plan) -> None:

@@ -38,7 +38,6 @@ class WorkerHandle:
         self.number = plan.number
         self.state = State.STARTING
         self.ready_at: float | None = None
-        self.waiting_for: str | None = None
         self.last_given = 0
         self._open = 0
         self._received = 0

@@ -1,7 +1,7 @@
 """Keeps the workers: starts them, replaces those that end, and stops them in good order.
 
-The supervisor serves no request itself. It ends by `stop`, or by what makes serving impossible: a schema that a worker
-cannot use, an embedded PostgreSQL that does not start again. A database that is away is not such a reason.
+The supervisor serves no request itself. It ends by `stop`, or by what makes serving impossible: workers that never get
+ready, an embedded PostgreSQL that does not start again. A database that is away is not such a reason.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable
 
 from queenmq.server.acceptor import Acceptor
-from queenmq.server.control import Failed, Leaving, Load, Notice, Plan, Ready, Waiting
+from queenmq.server.control import Leaving, Load, Notice, Plan, Ready
 from queenmq.server.handle import State, WorkerHandle
 from queenmq.server.listening import Listening
 from queenmq.server.logs import fields
 from queenmq.server.settings import Settings
-from queenmq.storage.errors import AccessRefused, DatabaseUnavailable, StorageError
 
 _SHORT_LIFE = 1.0
 _HOPELESS = 3
@@ -89,17 +88,11 @@ class Supervisor:
                 self._end.result()
                 return False
             if not all_ready.done():
-                raise self._not_ready()
+                within = f"within {self._settings.start_timeout / 1000:g} s (QUEEN_START_TIMEOUT_MS)"
+                raise WorkersFailed(f"The workers did not get ready {within}; see the log above.")
             return True
         finally:
             all_ready.cancel()
-
-    def _not_ready(self) -> Exception:
-        within = f"within {self._settings.start_timeout / 1000:g} s (QUEEN_START_TIMEOUT_MS)"
-        for worker in self._workers.values():
-            if worker.waiting_for is not None:
-                return DatabaseUnavailable(f"the workers got no connection {within}: {worker.waiting_for}")
-        return WorkersFailed(f"The workers did not get ready {within}; see the log above.")
 
     def _start(self, number: int) -> None:
         self._replacements.pop(number, None)
@@ -131,10 +124,6 @@ class Supervisor:
                 worker.state = State.LEAVING
                 self._acceptor.adopt(worker.take_back())
                 self._loop.call_later(self._settings.drain_timeout / 1000, self._lose_patience, worker)
-            case Waiting():
-                worker.waiting_for = notice.reason
-            case Failed():
-                self._cannot_start(worker, notice)
 
     def _serving(self, worker: WorkerHandle) -> None:
         worker.state = State.SERVING
@@ -145,14 +134,6 @@ class Supervisor:
         if len(serving) == self._settings.num_workers:
             self._all_ready.set()
         self._acceptor.resume()
-
-    def _cannot_start(self, worker: WorkerHandle, failed: Failed) -> None:
-        # A role whose password is being changed must not end a server that has been running.
-        if self._all_ready.is_set() and failed.code == AccessRefused.code:
-            self._say(logging.ERROR, worker, f"is refused access by PostgreSQL: {failed.sentence}")
-            return
-        kinds = {kind.code: kind for kind in StorageError.__subclasses__()}
-        self.fail(kinds.get(failed.code, StorageError)(failed.sentence))
 
     def _gone(self, worker: WorkerHandle) -> None:
         self._loop.remove_reader(worker.control)

@@ -1,5 +1,6 @@
 """One worker: the place where its parts are put together, and its life from the plan to the last answer.
 
+It needs no database to begin: its connections are opened when they are used, and until then it can say what is missing.
 It listens nowhere: connections come from the supervisor, as file descriptors over the control socket (`Intake`).
 """
 
@@ -17,15 +18,12 @@ from queenmq.engine.broker import Broker
 from queenmq.engine.config import EngineConfig
 from queenmq.http.endpoint import Endpoint
 from queenmq.http.limits import Limits
-from queenmq.server.control import Failed, Plan, Waiting
+from queenmq.server.control import Plan
 from queenmq.server.filelimit import raise_file_limit
 from queenmq.server.intake import Intake
 from queenmq.server.security import authenticator, cipher
 from queenmq.server.settings import Settings
-from queenmq.storage.errors import DatabaseUnavailable, StorageError
 
-_FIRST_RETRY = 0.1
-_LAST_RETRY = 2.0
 _OTHER_FILES = 64
 
 _log = logging.getLogger(__name__)
@@ -41,39 +39,9 @@ async def _life(plan: Plan, control: socket.socket, file_limit: int) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    try:
-        broker = await _open_broker(plan, intake, stop)
-    except StorageError as error:
-        intake.say(Failed(error.code, error.message))
-        return 1
-    if broker is not None:
-        await _serve(plan, broker, intake, limits(plan, file_limit), stop)
+    broker = await Broker.open(engine_config(plan), cipher(plan.settings))
+    await _serve(plan, broker, intake, limits(plan, file_limit), stop)
     return 0
-
-
-async def _open_broker(plan: Plan, intake: Intake, stop: asyncio.Event) -> Broker | None:
-    """As soon as there is a database. None when told to stop before."""
-    opening = asyncio.ensure_future(_keep_trying(plan, intake))
-    stopping = asyncio.ensure_future(stop.wait())
-    await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if opening.done():
-        return opening.result()
-    opening.cancel()
-    return None
-
-
-async def _keep_trying(plan: Plan, intake: Intake) -> Broker:
-    pause = _FIRST_RETRY
-    while True:
-        try:
-            return await Broker.open(engine_config(plan), cipher(plan.settings))
-        except DatabaseUnavailable as error:
-            intake.say(Waiting(error.message))
-            if pause == _FIRST_RETRY:
-                _log.warning("waiting for PostgreSQL: %s", error.message)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, _LAST_RETRY)
 
 
 async def _serve(plan: Plan, broker: Broker, intake: Intake, allowed: Limits, stop: asyncio.Event) -> None:
