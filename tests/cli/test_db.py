@@ -48,7 +48,7 @@ def test_a_schema_of_a_newer_version_is_left_alone(queen: Queen, local: dict[str
     queen("db", "migrate", **local)
     newer = "INSERT INTO queen.schema_migrations (number, name, checksum) VALUES (9999, '9999_future', 'x')"
     assert queen("db", "psql", "-c", newer, **local).returncode == Exit.OK
-    for command in (["db", "migrate"], ["serve"]):
+    for command in (["db", "migrate"], ["serve", "--port", "0"]):
         answer = queen(*command, **local)
         assert answer.returncode == Exit.SCHEMA
         assert "9999_future" in answer.stderr.splitlines()[-1]

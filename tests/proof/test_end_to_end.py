@@ -28,7 +28,7 @@ async def connection(database: str) -> AsyncIterator[asyncpg.Connection]:
 
 async def test_every_message_is_settled_once_and_in_order(serve: Serve, connection: asyncpg.Connection) -> None:
     serving = serve(WORKERS)
-    traffic = Traffic(serving.port, connection, seconds=6 * SCALE)
+    traffic = Traffic(serving.port, connection, seconds=5 * SCALE)
     await traffic.run()
     assert traffic.repeats == 0
     for way in ("whole", "in_two", "failing", "retrying", "silent", "late", "refused"):

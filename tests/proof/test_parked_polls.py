@@ -18,10 +18,10 @@ from benchmarks.load.waiting import allow_connections, dial
 from tests.proof.conftest import PATIENCE, Serve
 from tests.proof.traffic import SCALE
 
-POLLS = min(10_000, int(2_000 * SCALE))
+POLLS = 10_000 if SCALE >= 5 else int(1_000 * SCALE)
 QUEUES = 20
 WAKES = 40
-TIMEOUT_MS = 6_000 + 2 * POLLS
+TIMEOUT_MS = 4_000 + 2 * POLLS
 
 
 @pytest.fixture
