@@ -59,7 +59,8 @@ class Guard:
     async def admit_slowly(self, request: Request) -> None:
         caller = await self._slowly(request.authorization)
         require(caller, self._level(request))
-        request.decide(caller)
+        request.caller = caller
+        request.undecided = False
 
     def _level(self, request: Request) -> Level:
         """P for what is no route: its answer is for everybody too."""

@@ -8,6 +8,7 @@ time hold for all routes alike, and nothing a client sends slowly keeps a handle
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import cast
 
 from ..engine.errors import Stopping
@@ -35,16 +36,16 @@ _POP_QUEUE = b"/api/v1/pop/queue/"
 
 
 class HotProtocol(Reading):
-    """`_current` is the request being answered, by `_work` or by `_cycle`; those in `_ahead` wait for their turn. While
-    `_asking` finds out who sends the next one, nothing more is read than would be behind a request."""
+    """`_current` is the request being answered, by `_work` or by `_cycle`; those in `_ahead` wait for their turn.
+    Nothing goes on while `_pausing`: until it is known who sends the next one, or others have had their turn."""
 
     __slots__ = (
         "_ahead",
-        "_asking",
         "_current",
         "_cycle",
         "_eof",
         "_lingering",
+        "_pausing",
         "_prober",
         "_read_paused",
         "_unsent",
@@ -58,7 +59,7 @@ class HotProtocol(Reading):
         self._work: Work | None = None
         self._cycle: AppCycle | None = None
         self._ahead: list[Request | Answer] = []
-        self._asking: asyncio.Task[None] | None = None
+        self._pausing: asyncio.Task[None] | asyncio.Handle | None = None
         self._lingering = False
         self._eof = False
         self._prober: asyncio.TimerHandle | None = None
@@ -92,7 +93,7 @@ class HotProtocol(Reading):
             work.future.cancel()
         if self._cycle is not None:
             self._cycle.client_gone()
-        asking, self._asking = self._asking, None
+        asking, self._pausing = self._pausing, None
         for running in (asking, self._prober):
             if running is not None:
                 running.cancel()
@@ -155,6 +156,14 @@ class HotProtocol(Reading):
             self._read_paused = False
             self._transport.resume_reading()
 
+    def _read_on_later(self) -> None:
+        self._pause_reading()
+        self._service.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if len(self._held) <= _MOST_HELD:
+            self._resume_reading()
+
     # What the service asks of every connection
 
     def sweep(self, now: float) -> None:
@@ -167,7 +176,7 @@ class HotProtocol(Reading):
         elif self._transport.is_closing():
             if waited > limits.idle_timeout:  # the rest of the last answer is not read
                 self._transport.abort()
-        elif self._current is not None or self._asking is not None:
+        elif self._current is not None or self._pausing is not None:
             return
         elif self._reading == HEAD:
             if waited > limits.header_timeout:
@@ -199,7 +208,7 @@ class HotProtocol(Reading):
     # Answering
 
     def _must_wait(self) -> bool:
-        return self._current is not None or self._write_paused or self._asking is not None or bool(self._ahead)
+        return self._current is not None or self._write_paused or self._pausing is not None or bool(self._ahead)
 
     def _hold(self, data: bytes) -> None:
         self._held += data
@@ -224,14 +233,15 @@ class HotProtocol(Reading):
         """Find out who sends the request whose turn it is."""
         guard = self._service.guard
         assert guard is not None
-        self._asking = self._service.loop.create_task(guard.admit_slowly(request))
-        self._asking.add_done_callback(self._asked)
+        asking = self._service.loop.create_task(guard.admit_slowly(request))
+        asking.add_done_callback(self._asked)
+        self._pausing = asking
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if self._asking is not task:
+        if self._pausing is not task:
             return  # the client has left
-        self._asking = None
+        self._pausing = None
         self._since = self._service.now
         if error is None:
             self._proceed()
@@ -239,10 +249,40 @@ class HotProtocol(Reading):
             self._ahead.clear()
             self._refuse_because(error)
 
+    def _let_others(self) -> None:
+        self._pausing = self._service.loop.call_soon(self._had_turn)
+
+    def _had_turn(self) -> None:
+        self._pausing = None
+        self._proceed()
+
+    def _unpack(self, request: Request) -> Iterator[None]:
+        refusal = None
+        try:
+            for _ in request.unpack():
+                yield
+                if self._current is not request:
+                    return  # the client has left
+        except Refused as refused:
+            refusal = refused.answer
+        if self._current is not request:
+            return
+        self._current = None
+        if refusal is None:
+            self._begin(request)
+            self._proceed()
+        else:
+            self._ahead.clear()
+            self._refuse(refusal)
+
     def _begin(self, request: Request) -> None:
         if request.undecided:
             self._ahead.insert(0, request)
             self._ask_for(request)
+            return
+        if request.packed:
+            self._current = request
+            self._service.take_turns(self._unpack(request))
             return
         service = self._service
         service.requests += 1
@@ -368,7 +408,7 @@ class HotProtocol(Reading):
                 self._begin(waiting)
             else:
                 self._hang_up(waiting)
-        if self._reading == BODY and self._request.undecided and self._is_free():
+        if self._is_free() and self._reading == BODY and self._request.undecided:
             self._ask_for(self._request)
         if self._held and self._is_free():
             held, self._held = self._held, b""
@@ -383,5 +423,5 @@ class HotProtocol(Reading):
         self._resume_reading()
 
     def _is_free(self) -> bool:
-        busy = self._current or self._write_paused or self._asking or self._lingering
+        busy = self._current or self._write_paused or self._pausing or self._lingering
         return not (busy or self._transport.is_closing())

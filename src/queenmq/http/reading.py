@@ -20,6 +20,8 @@ from .request import Headers, Request
 from .service import Service
 
 _SLICE = 4096
+_SLICES_AT_ONCE = 8
+_MUCH = 64 * 1024
 
 NOTHING, HEAD, BODY = range(3)
 
@@ -76,9 +78,20 @@ class Reading(asyncio.Protocol):
     def _hold(self, data: bytes) -> None:
         raise NotImplementedError
 
+    def _read_on_later(self) -> None:
+        """Read no more before every other connection has had its turn."""
+        raise NotImplementedError
+
+    def _let_others(self) -> None:
+        """Parse on when every other connection has had its turn."""
+        raise NotImplementedError
+
     # From bytes to the parser
 
     def data_received(self, data: bytes) -> None:
+        if len(data) >= _MUCH:
+            # More is probably there. The loop would go on with this connection for a long time.
+            self._read_on_later()
         if self._deaf:
             return
         if self._held or self._must_wait():
@@ -87,16 +100,19 @@ class Reading(asyncio.Protocol):
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
-        """Parse until a request has to wait for another; keep the rest."""
-        start, size = 0, len(data)
+        """Parse until a request has to wait for another, or other connections for this one; keep the rest."""
+        start, size, slices = 0, len(data), 0
         while start < size:
             end = min(size, start + self._slice())
             self._quiet += end - start
             start += self._parse(data if end - start == size else memoryview(data)[start:end])
             if self._deaf:
                 return
-            if start < size and self._must_wait():
+            slices += 1
+            if start < size and (self._must_wait() or slices == _SLICES_AT_ONCE):
                 self._hold(data[start:])
+                if not self._must_wait():
+                    self._let_others()
                 return
 
     def _slice(self) -> int:
@@ -186,7 +202,6 @@ class Reading(asyncio.Protocol):
         if self._deaf or self._parser.should_upgrade():
             return
         request = self._request
-        request.end_body()
         self._reading = NOTHING
         self._accept(request)
         if not request.keep_alive:

@@ -6,10 +6,12 @@ one request hide inside another: they are checked again, whatever the parser's v
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import httptools
 
 from .caller import Caller
-from .inflate import Inflater
+from .inflate import inflate
 from .limits import Limits
 from .refusals import (
     MAX_HEADERS,
@@ -24,6 +26,7 @@ Headers = list[tuple[bytes, bytes]]
 _NOTABLE = frozenset(
     [b"authorization", b"content-encoding", b"content-length", b"expect", b"host", b"transfer-encoding"]
 )
+_SMALL_PIECE = 1024
 _OF_THE_PACKED_BODY = (b"content-encoding", b"content-length")
 
 
@@ -31,8 +34,6 @@ class Request:
     """Filled by the parser's callbacks. `length` is None while unknown and for chunked bodies."""
 
     __slots__ = (
-        "_ended",
-        "_inflater",
         "_limit",
         "_parts",
         "authorization",
@@ -42,6 +43,7 @@ class Request:
         "keep_alive",
         "length",
         "method",
+        "packed",
         "read",
         "undecided",
         "url",
@@ -58,14 +60,14 @@ class Request:
         self.caller: Caller | None = None
         """Who sends it, when that was found out before the body came."""
         self.undecided = False
-        """Who sends it is being found out. Until then its body is kept as it comes."""
+        """Who sends it takes time to find out."""
         self.expects_continue = False
         self.length: int | None = None
         self.read = 0
         """Bytes of the body that have arrived, as they were sent."""
-        self._ended = False
-        self._inflater: Inflater | None = None
-        self._parts: list[bytes] | None = None
+        self.packed = False
+        """The body has to be unpacked."""
+        self._parts: list[bytes | bytearray] | None = None
         self._limit = 0
 
     def check_head(self, limits: Limits) -> None:
@@ -121,7 +123,7 @@ class Request:
         name = encoding.strip().lower()
         if name in (b"gzip", b"x-gzip"):
             if self.length != 0:
-                self._inflater = Inflater(self._limit)
+                self.packed = True
                 # Starlette's routes get the body as it is read here.
                 self.headers = [header for header in self.headers if header[0] not in _OF_THE_PACKED_BODY]
         elif name not in (b"", b"identity"):
@@ -132,45 +134,38 @@ class Request:
         self._limit = min(self._limit, limit)
         if self.length is not None and self.length > self._limit:
             raise body_too_large(self._limit)
-        if self._inflater is not None:
-            self._inflater = Inflater(self._limit)
-
-    def decide(self, caller: Caller) -> None:
-        """It was undecided; now it is known who sends it. Raises Refused as `add` and `end_body` do."""
-        self.caller = caller
-        self.undecided = False
-        if self._inflater is not None and self._parts is not None:
-            self._parts = [self._inflater.feed(b"".join(self._parts))]
-        if self._ended:
-            self.end_body()
 
     def add(self, piece: bytes) -> None:
         """Take a piece of the body. Raises Refused as soon as it is too large."""
         self.read += len(piece)
         if self.read > self._limit:
             raise body_too_large(self._limit)
-        if self._inflater is not None and not self.undecided:
-            piece = self._inflater.feed(piece)
-        if self._parts is None:
+        parts = self._parts
+        if parts is None:
             self._parts = [piece]
+        elif len(piece) >= _SMALL_PIECE:
+            parts.append(piece)
+        elif isinstance(last := parts[-1], bytearray):
+            last += piece
         else:
-            self._parts.append(piece)
+            # Small pieces each kept for itself would take many times their size.
+            parts.append(bytearray(piece))
 
-    def end_body(self) -> None:
-        """Raises Refused when the body is not all there."""
-        self._ended = True
-        if self.undecided:
-            return
-        if self._inflater is not None and self.read:
-            self._inflater.finish()
-        self._inflater = None
+    def unpack(self) -> Iterator[None]:
+        """Step by step. Raises Refused when the body is too large or damaged. Bodies stay packed until they are
+        handled: what a client has sent is the most that it can make the server keep."""
+        body = bytearray()
+        yield from inflate(self.take_body(), self._limit, body)
+        self._parts = [body]
+        self.packed = False
 
     def take_body(self) -> bytes:
         """The body, once: the request does not keep it."""
         parts, self._parts = self._parts, None
         if parts is None:
             return b""
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        first = parts[0]
+        return first if len(parts) == 1 and isinstance(first, bytes) else b"".join(parts)
 
     def target(self) -> tuple[bytes, bytes]:
         """Path and query, as they were sent. Raises Refused for a URL that has none."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp
@@ -15,6 +17,7 @@ from .limits import Limits
 
 _LONGEST_INTERVAL = 1.0
 _SHORTEST_INTERVAL = 0.01
+_LONGEST_TURN = 0.005
 
 
 class HotHandlers(Protocol):
@@ -69,6 +72,7 @@ class Service:
         self.timeouts = 0
         self._empty = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._turns: deque[Iterator[None]] = deque()
         shortest = min(limits.header_timeout, limits.body_timeout, limits.idle_timeout)
         self._interval = min(max(shortest / 4, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
 
@@ -84,6 +88,28 @@ class Service:
 
     def count(self, status: int) -> None:
         self.answers[status // 100] += 1
+
+    def take_turns(self, work: Iterator[None]) -> None:
+        """Do something that may take long, step by step. All connections together get a few milliseconds at a time for
+        it, so that those that need none of it are answered in between."""
+        self._turns.append(work)
+        if len(self._turns) == 1:
+            self.loop.call_soon(self._give_turns)
+
+    def _give_turns(self) -> None:
+        until = time.perf_counter() + _LONGEST_TURN
+        try:
+            while self._turns and time.perf_counter() < until:
+                # The first stays in line until it is done, so that only one is half done and takes memory.
+                done = True
+                try:
+                    done = next(self._turns[0], self) is self
+                finally:
+                    if done:
+                        self._turns.popleft()
+        finally:
+            if self._turns:
+                self.loop.call_soon(self._give_turns)
 
     def _start_timer(self) -> None:
         self.now = self.loop.time()

@@ -189,6 +189,11 @@ class Site:
     def stats(self) -> dict[str, Any]:
         return self.call(self.service.stats)
 
+    def body_read(self) -> int:
+        """Bytes that have come of the request that a client is sending."""
+        requests = [getattr(connection, "_request", None) for connection in list(self.service.connections)]
+        return sum(request.read for request in requests if request is not None)
+
     def drain(self) -> Any:
         return asyncio.run_coroutine_threadsafe(self.service.drain(), self.loop)
 
@@ -211,6 +216,23 @@ class Site:
         with self.client() as client:
             client.send(data)
             return client.reply()
+
+
+@contextlib.contextmanager
+def held_up(site: Site) -> Iterator[None]:
+    """Keep the site's thread busy, so that it finds everything sent meanwhile at once."""
+    began, go = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        began.set()
+        go.wait(DEADLINE)
+
+    site.loop.call_soon_threadsafe(wait)
+    assert began.wait(DEADLINE)
+    try:
+        yield
+    finally:
+        go.set()
 
 
 class Reply:

@@ -241,10 +241,12 @@ class TestWhileItIsFoundOut:
         with guarded.client() as client:
             client.send(get("/api/v1/pop/queue/q", KNOWN) + announced("/api/v1/push", 100_000, UNKNOWN))
             guarded.parked(1)
-            client.send(b"x" * 99_999)
+            client.send(b"x" * 50_000)
             assert guarded.gate.asked == []
             guarded.answer_poll(0, b"{}")
             guarded.asked()
+            assert guarded.body_read() < 4_096
+            client.send(b"x" * 49_999)
             guarded.say(Caller("bob", "admin"))
             assert [reply.status for reply in client.replies(2)] == [200, 201]
 

@@ -6,11 +6,14 @@ import contextlib
 import socket
 import sys
 import time
+import tracemalloc
 
 import pytest
 
+from queenmq.http.answer import Answer, Work
+from queenmq.http.caller import Caller
 from queenmq.http.limits import Limits
-from tests.http.protocol.site import DEADLINE, Client, Site, chunked, get, post, until
+from tests.http.protocol.site import DEADLINE, Client, Site, TinyHandlers, chunked, get, held_up, post, until
 
 SMALL = Limits(max_body_bytes=1_000, max_header_bytes=2_000)
 ROUTES = ["/api/v1/push", "/echo/x"]
@@ -252,6 +255,74 @@ class TestBackpressure:
                 size += len(piece)
             assert time.monotonic() - began > 2 * site.limits.body_timeout
             assert site.stats()["timeouts"] == 0
+
+
+class Watching(TinyHandlers):
+    """When a push of 1 comes: how many requests, or pieces of one, were there before it?"""
+
+    site: Site
+    progress = 0
+
+    def push(self, body: bytes, caller: Caller) -> Answer | Work:
+        if body == b"1":
+            service = self.site.service
+            pieces = [getattr(connection, "_request").read for connection in service.connections]  # noqa: B009
+            self.progress = sum(service.answers) + max(pieces)
+        return super().push(body, caller)
+
+
+class TestOthers:
+    """What one client sends, however much, is no reason for another to wait."""
+
+    @pytest.mark.parametrize(
+        ("piece", "start"),
+        [
+            (get("/", method="OPTIONS"), b""),
+            (post("/api/v1/push", b"raise"), b""),
+            (b"1\r\nx\r\n", chunked("/echo/x", end=b"")),
+        ],
+        ids=["OPTIONS", "errors", "chunks"],
+    )
+    def test_a_flood_leaves_room(self, piece: bytes, start: bytes) -> None:
+        handlers = Watching()
+        with Site(handlers=handlers) as site, site.client() as flooding, site.client() as other:
+            until(lambda: site.stats()["connections"] == 2)
+            handlers.site = site
+            flooding.socket.setblocking(False)
+            with held_up(site):
+                assert flooding.socket.send(start + piece * (1_000_000 // len(piece))) > 100_000
+                other.send(post("/api/v1/push", b"1"))
+            assert other.reply().status == 201
+            assert 0 < handlers.progress * len(piece) < 50_000
+
+    def test_a_large_body_is_read_in_turns(self, site: Site) -> None:
+        body = b"x" * 300_000
+        with site.client() as client:
+            client.send(post("/api/v1/push", body)[:-200_000])
+            until(lambda: site.body_read() == 100_000)
+
+            def give() -> bool:
+                (connection,) = site.service.connections
+                connection.data_received(body[:100_000])  # type: ignore[attr-defined]
+                return connection._read_paused  # type: ignore[attr-defined, no-any-return]
+
+            assert site.call(give)
+            client.send(body[:100_000])
+            assert client.reply().body == body
+
+    def test_small_pieces_are_not_kept_one_by_one(self, site: Site) -> None:
+        size = 200_000
+        with site.client() as client:
+            tracemalloc.start()
+            try:
+                client.send(chunked("/api/v1/push", end=b"") + b"2\r\nxy\r\n" * size)
+                until(lambda: site.body_read() == 2 * size)
+                kept, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert kept < 6 * size
+            client.send(b"0\r\n\r\n")
+            assert client.reply().body == b"xy" * size
 
 
 def test_what_the_kernel_is_told(site: Site) -> None:
