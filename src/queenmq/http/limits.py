@@ -12,6 +12,7 @@ class Limits:
 
     max_body_bytes: int = 32 * 1024 * 1024
     max_header_bytes: int = 64 * 1024
+    max_buffered_bytes: int = 256 * 1024 * 1024
     max_push_items: int = 10_000
     max_name_length: int = 255
     max_json_depth: int = 256

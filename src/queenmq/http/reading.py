@@ -183,6 +183,7 @@ class Reading(asyncio.Protocol):
             request.check_size(limits.max_header_bytes)
         request.keep_alive = parser.should_keep_alive()
         request.check_head(limits)
+        request.room = self._service.room
         if request.length != 0 and self._service.guard is not None:
             self._admit(request, self._service.guard)
         self._reading = BODY

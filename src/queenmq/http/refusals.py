@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from .errors import failure
+from .errors import RETRY_AFTER, failure, retry_after
 
 MAX_HEADERS = 256
 
 
 class Refused(Exception):
-    def __init__(self, status: int, code: str, error: str) -> None:
+    def __init__(self, status: int, code: str, error: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(error)
-        self.answer = failure(status, error, code)
+        self.answer = failure(status, error, code, headers=headers)
 
 
 def bad_request(error: str) -> Refused:
@@ -40,6 +40,11 @@ def headers_too_large(limit: int) -> Refused:
         f"The request's headers are larger than {limit} bytes or more than {MAX_HEADERS}, which is the most allowed."
     )
     return Refused(431, "headers_too_large", error)
+
+
+def no_room() -> Refused:
+    error = "This server is reading as many large requests as it may; send this one again later."
+    return Refused(503, "too_many_bodies", error, retry_after(RETRY_AFTER))
 
 
 def too_many_connections() -> Refused:

@@ -21,6 +21,7 @@ from .refusals import (
     headers_too_large,
     unknown_encoding,
 )
+from .room import COUNTED_FROM, Room, Share
 
 Headers = list[tuple[bytes, bytes]]
 _NOTABLE = frozenset(
@@ -36,6 +37,7 @@ class Request:
     __slots__ = (
         "_limit",
         "_parts",
+        "_share",
         "authorization",
         "caller",
         "expects_continue",
@@ -45,6 +47,7 @@ class Request:
         "method",
         "packed",
         "read",
+        "room",
         "undecided",
         "url",
         "version",
@@ -67,7 +70,10 @@ class Request:
         """Bytes of the body that have arrived, as they were sent."""
         self.packed = False
         """The body has to be unpacked."""
+        self.room: Room | None = None
+        """Where a large body is counted."""
         self._parts: list[bytes | bytearray] | None = None
+        self._share: Share | None = None
         self._limit = 0
 
     def check_head(self, limits: Limits) -> None:
@@ -140,6 +146,8 @@ class Request:
         self.read += len(piece)
         if self.read > self._limit:
             raise body_too_large(self._limit)
+        if self.read > COUNTED_FROM and self.room is not None:
+            self._count(self.room, len(piece))
         parts = self._parts
         if parts is None:
             self._parts = [piece]
@@ -150,6 +158,12 @@ class Request:
         else:
             # Small pieces each kept for itself would take many times their size.
             parts.append(bytearray(piece))
+
+    def _count(self, room: Room, size: int) -> None:
+        if self._share is None:
+            self._share = Share(room)
+            size = self.read
+        self._share.grow(size)
 
     def unpack(self) -> Iterator[None]:
         """Step by step. Raises Refused when the body is too large or damaged. Bodies stay packed until they are
@@ -162,6 +176,7 @@ class Request:
     def take_body(self) -> bytes:
         """The body, once: the request does not keep it."""
         parts, self._parts = self._parts, None
+        self._share = None
         if parts is None:
             return b""
         first = parts[0]

@@ -14,6 +14,7 @@ from .answer import Answer, Work
 from .caller import Caller
 from .guard import Guard
 from .limits import Limits
+from .room import Room
 
 _LONGEST_INTERVAL = 1.0
 _SHORTEST_INTERVAL = 0.01
@@ -69,6 +70,7 @@ class Service:
         self.answers = [0] * 6
         self.parked = 0
         self.refused = 0
+        self.room = Room(limits.max_buffered_bytes)
         self.timeouts = 0
         self._empty = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None

@@ -23,6 +23,14 @@ class HttpSettings:
         unit="bytes",
         doc="Largest request body, also after decompression. A larger one is answered 413.",
     )
+    max_buffered: int = row(
+        "QUEEN_MAX_BUFFERED_MB",
+        integer(1, 65_536),
+        256,
+        section=_SECTION,
+        unit="MB",
+        doc="Most one worker holds of large request bodies that are still arriving; more is answered 503.",
+    )
     max_header_bytes: int = row(
         "QUEEN_MAX_HEADER_BYTES",
         integer(1_024, 1024 * 1024),

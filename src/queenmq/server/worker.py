@@ -90,6 +90,7 @@ def limits(plan: Plan, file_limit: int) -> Limits:
     return Limits(
         max_body_bytes=settings.max_body_bytes,
         max_header_bytes=settings.max_header_bytes,
+        max_buffered_bytes=settings.max_buffered * 1024 * 1024,
         max_push_items=settings.max_push_items,
         max_name_length=settings.max_name_length,
         max_json_depth=settings.max_json_depth,

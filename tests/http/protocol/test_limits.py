@@ -56,6 +56,46 @@ class TestBody:
             assert client.reply().status == 413
 
 
+class TestBodiesTogether:
+    """Large bodies on their way share a room; whoever finds none comes again later."""
+
+    LIMITS = Limits(max_body_bytes=300_000, max_buffered_bytes=500_000)
+
+    def test_more_than_there_is_room_for_is_refused_and_afterwards_there_is_room_again(self) -> None:
+        whole = post("/echo/x", b"x" * 300_000)
+        with Site(self.LIMITS) as site, site.client() as first, site.client() as second, site.client() as third:
+            first.send(whole[:-1])
+            second.send(whole[:-50_000])
+            reply = second.reply()
+            assert (reply.status, reply.error["code"], reply.closes) == (503, "too_many_bodies", True)
+            assert reply.headers["retry-after"] == "1"
+            first.send(whole[-1:])
+            assert first.reply().status == 200
+            third.send(whole)
+            assert third.reply().status == 200
+
+    def test_a_client_that_leaves_in_the_middle_makes_room(self) -> None:
+        whole = post("/echo/x", b"x" * 300_000)
+        with Site(self.LIMITS) as site:
+            for _ in range(5):
+                with site.client() as client:
+                    client.send(whole[:-1])
+            until(lambda: site.stats()["connections"] == 0)
+            with site.client() as client:
+                client.send(whole)
+                assert client.reply().status == 200
+
+    def test_small_bodies_need_no_room(self) -> None:
+        with Site(self.LIMITS) as site, contextlib.ExitStack() as open_ones:
+            clients = [open_ones.enter_context(site.client()) for _ in range(20)]
+            small = post("/echo/x", b"x" * 60_000)
+            for client in clients:
+                client.send(small[:-1])
+            for client in clients:
+                client.send(small[-1:])
+                assert client.reply().status == 200
+
+
 def with_headers(size: int) -> bytes:
     """A request whose URL and headers count as so many bytes."""
     start = get("/echo/x", "X: ")
