@@ -299,6 +299,7 @@ begin
 end $$;
 
 drop function if exists queen.plain_pops(integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[]);
+drop function if exists queen.claim_plain(boolean, integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[]);
 drop function if exists queen.lease_plain(integer[], bigint[], integer[], integer[], uuid[], interval[]);
 
 -- Claim for many requests at once. It serves requests of one group and one partition, with a lease, in queues whose options
@@ -310,8 +311,8 @@ drop function if exists queen.lease_plain(integer[], bigint[], integer[], intege
 create or replace function queen.claim_plain(
     one_each boolean, req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
     req_lease uuid[], req_auto boolean[],
-    out requests integer[], out pids bigint[], out gids integer[], out froms bigint[], out tos bigint[], out untils timestamptz[],
-    out exhausted integer[]
+    out requests integer[], out pids bigint[], out gids integer[], out froms bigint[], out tos bigint[], out seg_tos bigint[],
+    out untils timestamptz[], out exhausted integer[]
 )
 language plpgsql as $$
 declare
@@ -348,24 +349,33 @@ begin
             for update skip locked) c
         where one_each
     ), chosen as materialized (
-        select w.request, w.lease, w.until, w.gid, k.partition_id, k.acked_seq,
-               least(greatest(k.acked_seq, s.below) + w.batch, l.last_seq) as upto
+        select w.request, w.lease, w.until, w.gid, k.partition_id, k.acked_seq, u.seg_to, least(u.seg_to, e.target) as upto
         from w join k on k.gid = w.gid and k.pid is not distinct from w.pid and k.place = w.place
         join queen.partition_lookup l on l.partition_id = k.partition_id and l.last_seq > k.acked_seq
         cross join lateral (
             select z.last_seq - z.n as below from queen.segments z
             where z.partition_id = k.partition_id and z.last_seq > k.acked_seq order by z.last_seq limit 1) s
+        cross join lateral (select least(greatest(k.acked_seq, s.below) + w.batch, l.last_seq) as target) e
+        -- the last segment to deliver: the one that holds the target, or the one before the gap in which it lies. So the lease ends
+        -- with a message that is there; otherwise the ack of the last one would not end it.
+        left join lateral (
+            select y.last_seq, y.last_seq - y.n as below from queen.segments y
+            where y.partition_id = k.partition_id and y.last_seq >= e.target order by y.last_seq limit 1) x on x.below < e.target
+        cross join lateral (
+            select coalesce(x.last_seq, (select y.last_seq from queen.segments y
+                where y.partition_id = k.partition_id and y.last_seq < e.target order by y.last_seq desc limit 1)) as seg_to) u
         where k.plain
     ), leased as (
         update queen.partition_consumers c set lease_id = x.lease, lease_to = x.upto, lease_expires_at = x.until, ready_at = x.until
         from chosen x where c.partition_id = x.partition_id and c.group_id = x.gid
-        returning x.request, c.partition_id, x.gid, x.acked_seq, x.upto, x.until
+        returning x.request, c.partition_id, x.gid, x.acked_seq, x.upto, x.seg_to, x.until
     )
-    select array_agg(u.request), array_agg(u.partition_id), array_agg(u.gid), array_agg(u.acked_seq), array_agg(u.upto), array_agg(u.until),
+    select array_agg(u.request), array_agg(u.partition_id), array_agg(u.gid), array_agg(u.acked_seq), array_agg(u.upto),
+           array_agg(u.seg_to), array_agg(u.until),
            (select array_agg(g.gid) from wanted g where not one_each
             and (select count(*) from k where k.gid = g.gid) < g.requests
             and (select count(*) from k where k.gid = g.gid) = (select count(*) from chosen x where x.gid = g.gid))
-        into requests, pids, gids, froms, tos, untils, exhausted from leased u;
+        into requests, pids, gids, froms, tos, seg_tos, untils, exhausted from leased u;
 end $$;
 
 -- Answer many pops in one call. Request r takes from the groups req_groups[req_from[r] .. req_to[r]], in that order:
@@ -401,11 +411,10 @@ begin
                 select u.request, s.partition_id, p.uid, p.name, p.queue_id, u.gid, u.from_seq, u.to_seq, u.until, 1,
                        s.last_seq, s.n, s.base, s.base_idx, s.created_at, s.tx, s.data, s.trace_ids, s.subs, s.enc,
                        null::text, null::timestamptz
-                from unnest(d.requests, d.pids, d.gids, d.froms, d.tos, d.untils) u (request, pid, gid, from_seq, to_seq, until)
+                from unnest(d.requests, d.pids, d.gids, d.froms, d.tos, d.seg_tos, d.untils) u (request, pid, gid, from_seq, to_seq, seg_to, until)
                 join queen.partitions p on p.partition_id = u.pid
                 cross join lateral (
-                    select z.* from queen.segments z where z.partition_id = u.pid and z.last_seq > u.from_seq and z.last_seq <= (
-                        select y.last_seq from queen.segments y where y.partition_id = u.pid and y.last_seq >= u.to_seq order by y.last_seq limit 1)
+                    select z.* from queen.segments z where z.partition_id = u.pid and z.last_seq > u.from_seq and z.last_seq <= u.seg_to
                     order by z.last_seq) s
                 order by u.request, s.last_seq;
         end if;

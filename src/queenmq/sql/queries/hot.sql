@@ -5,7 +5,6 @@ select * from queen.find_partitions_v1($1, $2);
 select * from queen.ensure_partitions_v1($1, $2);
 
 -- name: push
--- Arrays of numbers and UUIDs come as text: the driver would look at every element.
 select * from queen.push_v1($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::uuid[], $5, $6, $7, $8, $9,
     $10::text::uuid[], $11::text::integer[], $12::text::integer[]);
 
@@ -40,27 +39,34 @@ with q as materialized (
     from queen.partition_consumers c where c.group_id = $1 and c.ready_at <= now()
     order by c.ready_at limit $4::integer for update skip locked
 ), chosen as materialized (
-    select r.place, r.partition_id, r.acked_seq, q.until, q.queue_id,
-           least(greatest(r.acked_seq, s.below) + ($3::text::integer[])[r.place], l.last_seq) as upto
+    select r.place, r.partition_id, r.acked_seq, q.until, q.queue_id, u.seg_to, least(u.seg_to, e.target) as upto
     from (select *, row_number() over (order by ready_at) as place from ready) r cross join q
     join queen.partition_lookup l on l.partition_id = r.partition_id and l.last_seq > r.acked_seq
     cross join lateral (
         select z.last_seq - z.n as below from queen.segments z
         where z.partition_id = r.partition_id and z.last_seq > r.acked_seq order by z.last_seq limit 1) s
+    cross join lateral (select least(greatest(r.acked_seq, s.below) + ($3::text::integer[])[r.place], l.last_seq) as target) e
+    -- the last segment to deliver: the one that holds the target, or the one before the gap in which it lies. So the lease ends
+    -- with a message that is there; otherwise the ack of the last one would not end it.
+    left join lateral (
+        select y.last_seq, y.last_seq - y.n as below from queen.segments y
+        where y.partition_id = r.partition_id and y.last_seq >= e.target order by y.last_seq limit 1) x on x.below < e.target
+    cross join lateral (
+        select coalesce(x.last_seq, (select y.last_seq from queen.segments y
+            where y.partition_id = r.partition_id and y.last_seq < e.target order by y.last_seq desc limit 1)) as seg_to) u
     where r.plain
 ), leased as (
     update queen.partition_consumers c
     set lease_id = ($2::text::uuid[])[x.place], lease_to = x.upto, lease_expires_at = x.until, ready_at = x.until
     from chosen x where c.partition_id = x.partition_id and c.group_id = $1
-    returning x.place, c.partition_id, x.queue_id, x.acked_seq, x.upto, x.until
+    returning x.place, c.partition_id, x.queue_id, x.acked_seq, x.upto, x.seg_to, x.until
 )
 select u.place::integer as request, u.partition_id, p.uid as partition_uid, p.name as partition_name, u.queue_id, $1::integer as group_id,
        u.acked_seq as from_seq, u.upto as to_seq, u.until as lease_expires_at, 1 as attempt,
        s.last_seq, s.n, s.base, s.base_idx, s.created_at, s.tx, s.data, s.trace_ids, s.subs, s.enc, null::text as reason, null::timestamptz as ready_at
 from leased u join queen.partitions p on p.partition_id = u.partition_id
 cross join lateral (
-    select z.* from queen.segments z where z.partition_id = u.partition_id and z.last_seq > u.acked_seq and z.last_seq <= (
-        select y.last_seq from queen.segments y where y.partition_id = u.partition_id and y.last_seq >= u.upto order by y.last_seq limit 1)
+    select z.* from queen.segments z where z.partition_id = u.partition_id and z.last_seq > u.acked_seq and z.last_seq <= u.seg_to
     order by z.last_seq) s
 union all
 select null, (select count(*) from ready), null, null, null, null, (select count(*) from leased), null, null, null,
