@@ -63,8 +63,18 @@ async def test_nothing_is_named_at_the_start_that_pgbouncer_refuses(migrated: st
     await connection.close()
 
 
+async def use_pool(dsn: str) -> None:
+    """A pool opens its connections when they are used."""
+    pool = await create_pool(dsn, size=2, pgbouncer=True)
+    try:
+        async with pool.acquire():
+            pass
+    finally:
+        pool.terminate()
+
+
 async def test_without_the_settings_a_connection_is_refused(migrated: str) -> None:
-    for attempt in (connect(migrated, pgbouncer=True), create_pool(migrated, size=2, pgbouncer=True)):
+    for attempt in (connect(migrated, pgbouncer=True), use_pool(migrated)):
         with pytest.raises(UnsupportedDatabase, match="plan_cache_mode is auto, not force_generic_plan") as refused:
             await attempt
         assert "queen db migrate" in refused.value.message
@@ -291,7 +301,7 @@ if PROGRAM is not None:
         with bouncing(migrated, **settings) as through:
             for attempt in (
                 connect(through, pgbouncer=True),
-                create_pool(through, size=1, pgbouncer=True),
+                use_pool(through),
                 migrate(through, pgbouncer=True),
             ):
                 with pytest.raises(UnsupportedDatabase, match=r"1\.21 or newer, with max_prepared_statements above 0"):
