@@ -38,6 +38,7 @@ declare
     head bigint;
     failures integer;
 begin
+    c.last_lease_id := c.lease_id;
     select greatest(c.acked_seq, s.last_seq - s.n) + 1 into head from queen.segments s
         where s.partition_id = c.partition_id and s.last_seq > c.acked_seq order by s.last_seq limit 1;
     if head is null or head > c.lease_to then
