@@ -115,7 +115,7 @@ class Books:
             assert all(key in messages for key in one.keys), f"{of}: a message that is not stored was delivered"
             places = [messages[key] for key in one.keys]
             assert places == list(range(places[0], places[0] + len(places))), f"{of}: out of order or skipped: {places}"
-            # An ack that comes after the message was given to another, who has settled it, only hears that it is settled.
+            # An ack that comes after the message went to another, who has settled it, only hears that it is settled.
             late = {
                 key
                 for two in deliveries
