@@ -23,7 +23,7 @@ Planned = list[tuple[Message, PushItem]]
 
 CURSORS = """
     select q.name as queue, g.name as "group", p.name as partition, c.acked_seq, c.lease_id::text, c.lease_to,
-           c.last_lease_id::text, c.retries, c.isolate, c.ready_at is null as drained
+           c.last_lease_id::text, c.last_lease_to, c.retries, c.isolate, c.ready_at is null as drained
     from queen.partition_consumers c join queen.partitions p using (partition_id)
     join queen.queues q on q.queue_id = p.queue_id join queen.consumer_groups_metadata g using (group_id)
     where q.name like $1
@@ -212,7 +212,7 @@ def _stored(row: Any, cursor: Cursor) -> tuple[object, ...]:
         0 if cursor.unresolved else row["acked_seq"],
         row["lease_id"],
         row["lease_to"] or 0,
-        row["last_lease_id"],
+        row["last_lease_id"] and (row["last_lease_id"], row["last_lease_to"]),
         {int(seq): count for seq, count in json.loads(row["retries"] or "{}").items()},
         row["isolate"],
         row["drained"],
@@ -224,7 +224,7 @@ def _modelled(cursor: Cursor) -> tuple[object, ...]:
         0 if cursor.unresolved else cursor.acked,
         cursor.lease,
         cursor.lease_to,
-        cursor.last_lease,
+        cursor.last_lease and (cursor.last_lease, cursor.last_lease_to),
         cursor.retries,
         cursor.isolate,
         cursor.ready is None,

@@ -65,6 +65,7 @@ class Cursor:
     lease_to: int = 0
     expired: bool = False
     last_lease: str | None = None
+    last_lease_to: int = 0
     waiting: bool = False
     retries: dict[int, int] = field(default_factory=dict)  # of messages to come again; 0 when none has failed
     isolate: bool = False
@@ -94,8 +95,9 @@ class Cursor:
         self.retries = {seq: count for seq, count in self.retries.items() if seq > acked}
 
     def end_lease(self) -> None:
+        """What it has settled so far may be acknowledged again, and nothing else."""
         if self.lease is not None:
-            self.last_lease = self.lease
+            self.last_lease, self.last_lease_to = self.lease, self.acked
         self.lease, self.lease_to, self.expired = None, 0, False
 
 
@@ -351,12 +353,15 @@ class Model:
         return verdicts, deaths
 
     def _top(self, cursor: Cursor, lease: str | None, live: bool) -> int:
-        """The highest message that may be answered for: nothing at all under a lease that is not known."""
+        """The highest message that may be answered for: what a lease that is over settled itself, and nothing
+        under one that is not known."""
         if lease is None:
             return cursor.partition.last
         if live:
             return cursor.lease_to
-        return cursor.acked if lease in (cursor.lease, cursor.last_lease) else UNKNOWN_LEASE
+        if lease == cursor.lease:
+            return cursor.acked
+        return min(cursor.last_lease_to, cursor.acked) if lease == cursor.last_lease else UNKNOWN_LEASE
 
     def _is_dead(self, queue: Queue, group: Group, cursor: Cursor, seq: int, deaths: Iterable[Death]) -> bool:
         just_now = queue.dead_letter_queue and any(death.seq == seq for death in deaths)

@@ -83,3 +83,44 @@ class TestRelease:
         await claim(store)
         assert await store.release(new_lease_id()) == 0
         assert numbers(await store.pop(QUEUE)) == []
+
+
+class TestOver:
+    """What a lease may still say when it is over: only what it has said before."""
+
+    async def test_a_late_ack_is_refused_also_for_what_another_has_settled_since(self, store: Store) -> None:
+        """The second consumer has done the work; the first must not hear that its own counted."""
+        await push(store, 1, 2)
+        late = await claim(store)
+        await expire_leases(store.pool)
+        now = await claim(store)
+        assert await ack(store, now, 1)
+        assert not await ack(store, late, 1)
+        assert await ack(store, now, 2)
+        assert not await ack(store, late, 2)
+
+    async def test_an_ack_may_be_repeated_when_the_lease_ended_by_it_and_another_has_come(self, store: Store) -> None:
+        await push(store, 1)
+        done = await claim(store)
+        assert await ack(store, done, 1)
+        await push(store, 2)
+        await claim(store)
+        assert await ack(store, done, 1)
+
+    async def test_a_lease_that_failed_a_message_does_not_complete_it_after_another_did(self, store: Store) -> None:
+        await push(store, 1, 2, 3)
+        over = await claim(store)
+        assert await ack(store, over, 1)
+        assert await ack(store, over, 2, "retry")
+        assert await ack(store, await claim(store), 2)
+        assert await ack(store, over, 1)
+        assert not await ack(store, over, 2)
+
+    async def test_a_released_lease_does_not_complete_what_another_did(self, store: Store) -> None:
+        await push(store, 1, 2, 3)
+        over = await claim(store)
+        assert await ack(store, over, 1)
+        assert await store.release(held(over)) == 1
+        assert await ack(store, await claim(store), 2)
+        assert await ack(store, over, 1)
+        assert not await ack(store, over, 2)

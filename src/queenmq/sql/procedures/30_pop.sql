@@ -39,6 +39,7 @@ declare
     failures integer;
 begin
     c.last_lease_id := c.lease_id;
+    c.last_lease_to := c.acked_seq;
     select greatest(c.acked_seq, s.last_seq - s.n) + 1 into head from queen.segments s
         where s.partition_id = c.partition_id and s.last_seq > c.acked_seq order by s.last_seq limit 1;
     if head is null or head > c.lease_to then
@@ -156,7 +157,8 @@ begin
     end if;
     if outcome = 'claimed' and not auto_ack then
         update queen.partition_consumers k set acked_seq = c.acked_seq, ready_at = until, lease_id = lease, lease_to = to_seq,
-            lease_expires_at = until, last_lease_id = c.last_lease_id, start_from = null, isolate = c.isolate, retries = c.retries
+            lease_expires_at = until, last_lease_id = c.last_lease_id, last_lease_to = c.last_lease_to,
+            start_from = null, isolate = c.isolate, retries = c.retries
             where k.partition_id = c.partition_id and k.group_id = c.group_id;
         return;
     end if;
@@ -179,8 +181,8 @@ begin
             from queen.partition_lookup k where k.partition_id = c.partition_id;
     end if;
     update queen.partition_consumers k set acked_seq = c.acked_seq, ready_at = c.ready_at, lease_id = null, lease_to = null,
-        lease_expires_at = null, last_lease_id = c.last_lease_id, start_from = c.start_from, last_consumed_at = c.last_consumed_at,
-        consumed = c.consumed, batches = c.batches, isolate = c.isolate, retries = c.retries
+        lease_expires_at = null, last_lease_id = c.last_lease_id, last_lease_to = c.last_lease_to, start_from = c.start_from,
+        last_consumed_at = c.last_consumed_at, consumed = c.consumed, batches = c.batches, isolate = c.isolate, retries = c.retries
         where k.partition_id = c.partition_id and k.group_id = c.group_id;
 end $$;
 

@@ -41,10 +41,13 @@ begin
     t := clock_timestamp();
     fenced := lease is not null and (c.lease_id is distinct from lease or c.lease_expires_at <= t);
     loose := lease is null and (c.lease_id is null or c.lease_expires_at <= t);
-    top := case when lease is null then newest when fenced then c.acked_seq else c.lease_to end;
-    if fenced and lease is distinct from c.last_lease_id and lease is distinct from c.lease_id then
-        top := -1;          -- a lease we know nothing of settles nothing, not even what is settled already
-    end if;
+    -- A lease that is over may repeat what it settled itself. One that we know nothing of may not even do that.
+    top := case
+        when lease is null then newest
+        when not fenced then c.lease_to
+        when lease = c.lease_id then c.acked_seq
+        when lease = c.last_lease_id then least(c.last_lease_to, c.acked_seq)
+        else -1 end;
     if c.start_from is not null and not fenced then
         c.acked_seq := queen.start_seq(pid, nullif(c.start_from, 'infinity'));
     end if;
@@ -110,6 +113,7 @@ begin
     end if;
     if ended and c.lease_id is not null then
         c.last_lease_id := c.lease_id;
+        c.last_lease_to := c.acked_seq;
         c.lease_id := null;
         c.lease_to := null;
         c.lease_expires_at := null;
@@ -121,8 +125,8 @@ begin
         c.ready_at := case when newest > c.acked_seq then t end;
     end if;
     update queen.partition_consumers k set acked_seq = c.acked_seq, ready_at = c.ready_at, lease_id = c.lease_id, lease_to = c.lease_to,
-        lease_expires_at = c.lease_expires_at, last_lease_id = c.last_lease_id, start_from = c.start_from, retries = c.retries,
-        isolate = c.isolate, last_consumed_at = c.last_consumed_at, consumed = c.consumed, batches = c.batches
+        lease_expires_at = c.lease_expires_at, last_lease_id = c.last_lease_id, last_lease_to = c.last_lease_to, start_from = c.start_from,
+        retries = c.retries, isolate = c.isolate, last_consumed_at = c.last_consumed_at, consumed = c.consumed, batches = c.batches
         where k.partition_id = c.partition_id and k.group_id = c.group_id;
 end $$;
 
@@ -160,6 +164,7 @@ begin
             retries = case when c.retries is not null then queen.open_retries(c.retries, k.upto) end,
             batches = case when k.upto < c.lease_to then c.batches else c.batches + 1 end,
             last_lease_id = case when k.upto < c.lease_to then c.last_lease_id else c.lease_id end,
+            last_lease_to = case when k.upto < c.lease_to then c.last_lease_to else k.upto end,
             lease_id = case when k.upto < c.lease_to then c.lease_id end,
             lease_to = case when k.upto < c.lease_to then c.lease_to end,
             lease_expires_at = case when k.upto < c.lease_to then c.lease_expires_at end,
@@ -231,7 +236,7 @@ begin
         where c.lease_id = any (leases) and (pid is null or c.partition_id = pid) order by c.partition_id, c.group_id for update
     )
     update queen.partition_consumers c set lease_id = null, lease_to = null, lease_expires_at = null,
-        last_lease_id = c.lease_id, ready_at = clock_timestamp()
+        last_lease_id = c.lease_id, last_lease_to = c.acked_seq, ready_at = clock_timestamp()
         from held h where c.partition_id = h.partition_id and c.group_id = h.group_id;
     get diagnostics freed = row_count;
     return freed;

@@ -120,6 +120,7 @@ update queen.partition_consumers c set
     retries = case when c.retries is not null then queen.open_retries(c.retries, k.upto) end,
     batches = case when k.upto < c.lease_to then c.batches else c.batches + 1 end,
     last_lease_id = case when k.upto < c.lease_to then c.last_lease_id else c.lease_id end,
+    last_lease_to = case when k.upto < c.lease_to then c.last_lease_to else k.upto end,
     lease_id = case when k.upto < c.lease_to then c.lease_id end,
     lease_to = case when k.upto < c.lease_to then c.lease_to end,
     lease_expires_at = case when k.upto < c.lease_to then c.lease_expires_at end,
