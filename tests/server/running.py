@@ -89,8 +89,10 @@ class Server:
     @property
     def workers(self) -> dict[int, int]:
         """The process id of each worker, by its number."""
-        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
-        found = re.findall(r"^ *(\d+) +(\d+) .*worker_process (\d+) ", listed.stdout, re.MULTILINE)
+        # -ww: whatever COLUMNS says, command lines are whole.
+        command = ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found = re.findall(r"^ *(\d+) +(\d+) .*worker_process (\d+) ", listed, re.MULTILINE)
         return {int(number): int(pid) for pid, parent, number in found if int(parent) == self.process.pid}
 
     def connect(self, host: str = "127.0.0.1") -> Client:

@@ -176,7 +176,7 @@ def test_the_log_can_be_text(start_server: StartServer, database: str) -> None:
 
 
 def test_secrets_are_on_no_command_line(shared: Server) -> None:
-    shown = subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True, check=True).stdout
     assert "worker_process 0 " in shown
     (database,) = re.findall(r"Database +postgresql://\S+/(\S+?)\?", shared.said)
     servers = [line for line in shown.splitlines() if "queen" in line and "postgres" not in line]

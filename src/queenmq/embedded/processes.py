@@ -76,7 +76,7 @@ def _uid_and_state(status: str) -> tuple[int, str]:
 
 def _judge_by_tools(pid: int, cluster: Path) -> Verdict:
     """The same questions, asked of ps and lsof, for systems without /proc."""
-    described = _output(["ps", "-o", "uid=,stat=,comm=", "-p", str(pid)]).split(maxsplit=2)
+    described = _output(["ps", "-ww", "-o", "uid=,stat=,comm=", "-p", str(pid)]).split(maxsplit=2)
     if len(described) < 3:
         return Verdict.UNKNOWN
     uid, state, command = described
