@@ -8,6 +8,7 @@ headers can exceed their limit.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 
 import httptools
 
@@ -26,7 +27,7 @@ _MUCH = 64 * 1024
 NOTHING, HEAD, BODY = range(3)
 
 
-class Reading(asyncio.Protocol):
+class Reading(asyncio.Protocol, ABC):
     """The half of a connection that reads. The other half says what becomes of a complete request."""
 
     __slots__ = (
@@ -61,30 +62,30 @@ class Reading(asyncio.Protocol):
 
     # The other half
 
+    @abstractmethod
     def _must_wait(self) -> bool:
         """Is something before the next request?"""
-        raise NotImplementedError
 
+    @abstractmethod
     def _admit(self, request: Request, guard: Guard) -> None:
         """Raises when the request's body must not come."""
-        raise NotImplementedError
 
-    def _accept(self, request: Request) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _accept(self, request: Request) -> None: ...
 
-    def _refuse(self, answer: Answer) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _refuse(self, answer: Answer) -> None: ...
 
-    def _hold(self, data: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _hold(self, data: bytes) -> None: ...
 
+    @abstractmethod
     def _read_on_later(self) -> None:
         """Read no more before every other connection has had its turn."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _let_others(self) -> None:
         """Parse on when every other connection has had its turn."""
-        raise NotImplementedError
 
     # From bytes to the parser
 
