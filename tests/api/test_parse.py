@@ -40,6 +40,26 @@ def test_a_remembered_name_spares_no_other_name_its_check() -> None:
             parse(body({"queue": "known"}, bad))
 
 
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("transactionId", "t\x1e"),
+        ("transactionId", "t" * 256),
+        ("traceId", "no uuid"),
+        ("payload", "\x00"),
+        ("partition", "\x1e"),
+        ("queue", "\x1e"),
+    ],
+)
+def test_an_item_alone_is_held_to_the_same_rules(field: str, bad: str) -> None:
+    parse = PushParser(Limits())
+    good = {"queue": "known", "partition": "known", "transactionId": "t", "payload": {"n": 1}}
+    assert len(parse(body(good))) == 1
+    with pytest.raises(InvalidValue) as refused:
+        parse(body(good | {field: bad}))
+    assert refused.value.field == f"items[0].{field}"
+
+
 def test_long_names_are_not_remembered_but_accepted() -> None:
     parse = PushParser(Limits())
     for _ in range(2):

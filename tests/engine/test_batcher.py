@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from queenmq.engine.batcher import Batcher
+from queenmq.engine.budget import Budget
+from queenmq.engine.errors import Overloaded
 from tests.engine.saying import until
 
 FOREVER = 3600.0
 
 
 class Item:
+    weight = 100
+
     def __init__(self, name: str, lanes: int = 0, size: int = 1) -> None:
         self.name = name
         self.size = size
@@ -28,12 +32,17 @@ class Flushes:
     """Flushes that last until they are told to end."""
 
     def __init__(
-        self, patience: float = FOREVER, max_items: int = 100, max_flushes: int = 4, gather: float = 0.0
+        self,
+        patience: float = FOREVER,
+        max_items: int = 100,
+        max_flushes: int = 4,
+        gather: float = 0.0,
+        budget: Budget | None = None,
     ) -> None:
         self.begun: list[list[str]] = []
         self._ends: dict[str, asyncio.Event] = {}
         self.batcher: Batcher[Item] = Batcher(
-            self._flush, patience=patience, max_items=max_items, max_flushes=max_flushes, gather=gather
+            self._flush, patience=patience, max_items=max_items, max_flushes=max_flushes, gather=gather, budget=budget
         )
 
     async def _flush(self, batch: list[Item]) -> None:
@@ -134,6 +143,23 @@ async def test_a_flush_holds_so_many_items_and_a_larger_request_goes_alone() -> 
     assert flushes.begun == [["a", "b"], ["huge"], ["c", "d"]]
 
 
+async def test_requests_take_from_the_budget_until_their_flush_has_ended() -> None:
+    budget = Budget(3 * Item.weight)
+    flushes = Flushes(max_flushes=1, budget=budget)
+    flushes.add("a", "b")
+    await until(lambda: bool(flushes.begun))
+    flushes.add("c")
+    with pytest.raises(Overloaded):
+        flushes.add("d")
+    assert (budget.used, len(flushes.batcher)) == (3 * Item.weight, 1)
+    await flushes.end("a")
+    await flushes.shows(["a", "b"], ["c"])
+    assert budget.used == Item.weight
+    await flushes.end("c")
+    await flushes.batcher.idle()
+    assert budget.used == 0
+
+
 async def test_a_flush_that_fails_tells_everybody_and_the_next_one_runs() -> None:
     async def failing(batch: list[Item]) -> None:
         if batch[0].name == "bad":
@@ -141,7 +167,8 @@ async def test_a_flush_that_fails_tells_everybody_and_the_next_one_runs() -> Non
         for item in batch:
             item.future.set_result(item.name)
 
-    batcher: Batcher[Item] = Batcher(failing, patience=FOREVER, max_items=10, max_flushes=1)
+    budget = Budget(1000)
+    batcher: Batcher[Item] = Batcher(failing, patience=FOREVER, max_items=10, max_flushes=1, budget=budget)
     bad, worse, good = Item("bad"), Item("worse"), Item("good")
     batcher.add(bad)
     batcher.add(worse)
@@ -151,6 +178,7 @@ async def test_a_flush_that_fails_tells_everybody_and_the_next_one_runs() -> Non
     batcher.add(good)
     assert await good.future == "good"
     assert (batcher.stats.flushes, batcher.stats.requests, len(batcher)) == (2, 3, 0)
+    assert budget.used == 0
 
 
 async def test_clients_that_were_answered_together_are_waited_for() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queenmq.wire.names import InvalidValue
-from queenmq.wire.payload import check_payload, check_payloads
+from queenmq.wire.payload import check_payload, check_payloads, is_plain
 from tests.wire.test_payload import DOCUMENTS, HALF_PAIRS, ORDINARY, REFUSED
 
 
@@ -82,3 +82,20 @@ def test_half_pairs_are_left_to_the_decoder_or_found() -> None:
     for half in HALF_PAIRS:
         raw = b'"' + half + b'"'
         assert not decodable(raw) or complaint([b"1", raw]) is not None
+
+
+@pytest.mark.parametrize("name", [name for name, (raw, _) in REFUSED.items() if decodable(raw)])
+def test_a_bad_payload_is_not_plain(name: str) -> None:
+    assert not is_plain(REFUSED[name][0])
+
+
+def test_a_payload_that_may_be_too_deep_is_not_plain() -> None:
+    assert is_plain(b"[[[]]]", max_depth=3)
+    assert not is_plain(b"[[[[]]]]", max_depth=3)
+
+
+@given(payload=VALID)
+@settings(max_examples=200, deadline=None)
+def test_nothing_is_wrong_with_what_is_plain(payload: bytes) -> None:
+    if is_plain(payload):
+        assert single_complaint([payload]) is None

@@ -20,6 +20,7 @@ from ..storage.ack import AckItem, AckResult
 from ..storage.pop import QUEUE_MODE
 from ..wire.requests import AckEntry
 from .batcher import Batcher
+from .budget import ITEM_BYTES, Budget
 from .config import EngineConfig
 from .isolation import isolated
 from .leases import Held, LeaseMemory
@@ -52,6 +53,10 @@ class AckRequest:
         self.size = size
         self.future = future
 
+    @property
+    def weight(self) -> int:
+        return self.size * ITEM_BYTES
+
     def lanes(self) -> int:
         return 0
 
@@ -64,6 +69,7 @@ class Acks:
         config: EngineConfig,
         links: Links,
         leases: LeaseMemory,
+        budget: Budget,
         *,
         freed: Callable[[str, str, str], None],
         written: Callable[[int], None],
@@ -80,6 +86,7 @@ class Acks:
             max_items=config.max_items,
             max_flushes=max(1, config.connections // 2),
             gather=config.batch_wait,
+            budget=budget,
         )
 
     def add(self, entries: Sequence[AckEntry], group: str | None) -> asyncio.Future[list[Stretch]]:

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from .budget import Budget
 from .stats import OperationStats
 
 LANES: Final = 61  # a prime, and as bits of an int still one machine word
@@ -33,12 +34,16 @@ _FORGETTING: Final = 1.005  # per flush: what was once the shortest time is not 
 
 
 class Request(Protocol):
-    """What is gathered. `size` is its share of a flush; `lanes` a bit mask of what it touches, 0 for nothing shared."""
+    """What is gathered. `size` is its share of a flush, `weight` its share of the budget until that flush has ended;
+    `lanes` a bit mask of what it touches, 0 for nothing shared."""
 
     future: asyncio.Future[Any]
 
     @property
     def size(self) -> int: ...
+
+    @property
+    def weight(self) -> int: ...
 
     def lanes(self) -> int: ...
 
@@ -57,12 +62,14 @@ class Batcher(Generic[R]):
         max_items: int,
         max_flushes: int,
         gather: float = 0.0,
+        budget: Budget | None = None,
     ) -> None:
         self._flush = flush
         self._patience = patience
         self._max_items = max_items
         self._max_flushes = max_flushes
         self._gather = gather
+        self._budget = budget
         self._waiting: list[R] = []
         self._running: dict[asyncio.Task[None], tuple[float, list[R]]] = {}
         self._usual = 0.0
@@ -83,6 +90,9 @@ class Batcher(Generic[R]):
         return len(self._waiting)
 
     def add(self, request: R) -> None:
+        """Raises Overloaded when there is no room for it."""
+        if self._budget is not None:
+            self._budget.take(request.weight)
         self._waiting.append(request)
         if self._gathering is not None:
             if len(self._waiting) >= self._expected:
@@ -192,6 +202,8 @@ class Batcher(Generic[R]):
         stats.items += sum([request.size for request in batch])
         stats.seconds += took
         stats.longest_seconds = max(stats.longest_seconds, took)
+        if self._budget is not None:
+            self._budget.give(sum([request.weight for request in batch]))
         self._least = min(took, self._least * _FORGETTING)
         self._usual += (took - self._usual) * 0.2 if self._usual else took
         task = asyncio.current_task()

@@ -11,7 +11,7 @@ import logging
 from asyncio import Future
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import asyncpg
 
@@ -26,7 +26,7 @@ from ..storage.tidy import Tidier
 from ..storage.transactions import Committed
 from ..wire.requests import AckEntry, PushEntry
 from .acks import Acks, Stretch
-from .budget import Budget
+from .budget import ITEM_BYTES, Budget
 from .config import EngineConfig
 from .errors import Stopping
 from .leases import LeaseMemory
@@ -38,7 +38,6 @@ from .requests import PopAsk, TransactionAsk
 from .transactions import Transactions
 
 _log = logging.getLogger(__name__)
-_ITEM_BYTES: Final = 256  # what a small item costs when the caller does not say its size
 
 
 class Broker:
@@ -62,9 +61,11 @@ class Broker:
         self._stopping = False
         self.pops = Pops(config, self._pop_links, directory, self.leases, cipher, written=self._written)
         freed = self.pops.waiters.freed
-        self.pushes = Pushes(config, self._links, directory, cipher, pushed=self._pushed)
-        self.acks = Acks(config, self._links, self.leases, freed=freed, written=self._written)
-        self.transactions = Transactions(config, self._links, directory, cipher, pushed=self._pushed, freed=freed)
+        self.pushes = Pushes(config, self._links, directory, cipher, self.budget, pushed=self._pushed)
+        self.acks = Acks(config, self._links, self.leases, self.budget, freed=freed, written=self._written)
+        self.transactions = Transactions(
+            config, self._links, directory, cipher, self.budget, pushed=self._pushed, freed=freed
+        )
         self.renewals = Renewals(config, self._links)
 
     @classmethod
@@ -101,15 +102,16 @@ class Broker:
 
     def push(self, items: Sequence[PushEntry], producer_sub: str | None = None, size: int = 0) -> Future[Receipt]:
         """`size`: the bytes of the request, for the limit on what waits."""
-        return self._charged(self.pushes.add, size or len(items) * _ITEM_BYTES, items, producer_sub)
+        self._check_open()
+        return self.pushes.add(items, producer_sub, size or len(items) * ITEM_BYTES)
 
     def pop(self, ask: PopAsk) -> Future[PopResult]:
-        if self._stopping:
-            raise _stopping()
+        self._check_open()
         return self.pops.add(ask)
 
     def ack(self, items: Sequence[AckEntry], group: str | None = None) -> Future[list[Stretch]]:
-        return self._charged(self.acks.add, len(items) * _ITEM_BYTES, items, group)
+        self._check_open()
+        return self.acks.add(items, group)
 
     def transaction(self, ask: TransactionAsk) -> Future[Committed]:
         """Pushes and acks in the order of the operations, each kind by itself. Fails with LeaseNotHeld, AckRefused or
@@ -121,22 +123,16 @@ class Broker:
                 acks.append(_ack(operation))
             else:
                 pushes += [_item(entry, ask.producer_sub) for entry in operation]
-        size = sum([len(item.payload) for item in pushes]) + (len(pushes) + len(acks)) * _ITEM_BYTES
-        return self._charged(self.transactions.add, size, acks, pushes, ask.required_leases)
+        self._check_open()
+        return self.transactions.add(acks, pushes, ask.required_leases)
 
     def renew(self, lease_id: str, seconds: int) -> Future[Renewal]:
-        if self._stopping:
-            raise _stopping()
+        self._check_open()
         return self.renewals.add(lease_id, seconds)
 
-    def _charged(self, add: Any, size: int, *arguments: Any) -> Future[Any]:
-        """Hand a request to its buffer and count it until it is answered."""
+    def _check_open(self) -> None:
         if self._stopping:
-            raise _stopping()
-        self.budget.take(size)
-        future: Future[Any] = add(*arguments)
-        future.add_done_callback(lambda _: self.budget.give(size))
-        return future
+            raise Stopping("the server is stopping; connect again")
 
     def _pushed(self, segments: Sequence[Segment]) -> None:
         self._written(len(segments))
@@ -187,10 +183,6 @@ async def _connect(config: EngineConfig, *, lazy_commit: bool = False) -> asyncp
         pgbouncer=config.pgbouncer,
         lazy_commit=lazy_commit,
     )
-
-
-def _stopping() -> Stopping:
-    return Stopping("the server is stopping; connect again")
 
 
 def _item(entry: PushEntry, producer_sub: str | None) -> PushItem:

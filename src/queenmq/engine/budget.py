@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from .errors import Overloaded
+
+ITEM_BYTES: Final = 256  # what a small item costs
 
 
 class Budget:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import asyncpg
@@ -32,18 +31,7 @@ class Links:
         self.healthy = True
         """Whether the last attempt to reach PostgreSQL succeeded."""
 
-    @asynccontextmanager
-    async def lend(self) -> AsyncIterator[asyncpg.Connection]:
-        link = await self._take()
-        try:
-            yield link
-        except asyncio.CancelledError:
-            link.terminate()  # a statement may still be running on it
-            raise
-        finally:
-            self._give_back(link)
-
-    async def _take(self) -> asyncpg.Connection:
+    async def take(self) -> asyncpg.Connection:
         while True:
             if self._closed:
                 raise DatabaseUnavailable("the worker is stopping")
@@ -70,7 +58,8 @@ class Links:
         self.healthy = True
         return link
 
-    def _give_back(self, link: asyncpg.Connection) -> None:
+    def give_back(self, link: asyncpg.Connection) -> None:
+        """Whoever took a connection gives it back, also a broken one."""
         if link.is_closed() or self._closed:
             self.open -= 1
             self.healthy = self.healthy and not link.is_closed()
@@ -88,7 +77,8 @@ class Links:
                 return
 
     def drop(self, link: asyncpg.Connection) -> None:
-        """The server behind this connection cannot do what is asked (it became read-only): do not use it again."""
+        """Do not use this connection again: a statement may still be running on it, or the server behind it cannot do
+        what is asked."""
         link.terminate()
 
     async def close(self) -> None:

@@ -72,15 +72,17 @@ async def persist(
     again = False
     while True:
         try:
-            async with links.lend() as link:
-                try:
-                    return await call(link, again)
-                except asyncpg.ReadOnlySQLTransactionError:
-                    links.drop(link)
-                    raise
-                except Exception as error:
-                    again = again or classify(error) is Failure.LOST
-                    raise
+            link = await links.take()
+            try:
+                return await call(link, again)
+            except (asyncio.CancelledError, asyncpg.ReadOnlySQLTransactionError):
+                links.drop(link)
+                raise
+            except Exception as error:
+                again = again or classify(error) is Failure.LOST
+                raise
+            finally:
+                links.give_back(link)
         except Exception as error:
             failure = classify(error)
             if failure is Failure.FINAL:

@@ -63,6 +63,7 @@ class PopJob:
         "timer",
     )
     size = 1
+    weight = 0
 
     def __init__(self, ask: PopAsk, future: asyncio.Future[PopResult], progress: Progress) -> None:
         self.ask = ask

@@ -14,6 +14,7 @@ from ..storage.directory import Directory
 from ..storage.push import PushPlan, Sealer, execute
 from ..wire.requests import PushEntry
 from .batcher import LANES, Batcher
+from .budget import Budget
 from .config import EngineConfig
 from .isolation import isolated
 from .links import Links
@@ -21,12 +22,13 @@ from .persistence import persist
 
 
 class PushRequest:
-    __slots__ = ("_lanes", "future", "parcel", "size")
+    __slots__ = ("_lanes", "future", "parcel", "size", "weight")
 
-    def __init__(self, parcel: Parcel, future: asyncio.Future[Receipt]) -> None:
+    def __init__(self, parcel: Parcel, weight: int, future: asyncio.Future[Receipt]) -> None:
         self.parcel = parcel
         self.future = future
         self.size = len(parcel.items)
+        self.weight = weight
         self._lanes = 0
 
     def lanes(self) -> int:
@@ -45,6 +47,7 @@ class Pushes:
         links: Links,
         directory: Directory,
         sealer: Sealer | None,
+        budget: Budget,
         *,
         pushed: Callable[[Sequence[Segment]], None],
     ) -> None:
@@ -60,12 +63,13 @@ class Pushes:
             max_items=config.max_items,
             max_flushes=max(1, config.connections // 2),
             gather=config.batch_wait,
+            budget=budget,
         )
 
-    def add(self, items: Sequence[PushEntry], producer_sub: str | None) -> asyncio.Future[Receipt]:
+    def add(self, items: Sequence[PushEntry], producer_sub: str | None, weight: int) -> asyncio.Future[Receipt]:
         subs: list[str | None] | None = None if producer_sub is None else [producer_sub] * len(items)
         future: asyncio.Future[Receipt] = self._loop.create_future()
-        self.batcher.add(PushRequest(Parcel(items, subs), future))
+        self.batcher.add(PushRequest(Parcel(items, subs), weight, future))
         return future
 
     async def _flush(self, batch: list[PushRequest]) -> None:

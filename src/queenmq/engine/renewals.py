@@ -21,6 +21,7 @@ _PATIENCE: Final = 0.001
 class RenewRequest:
     __slots__ = ("future", "lease_id", "seconds")
     size = 1
+    weight = 0
 
     def __init__(self, lease_id: str, seconds: int, future: asyncio.Future[Renewal]) -> None:
         self.lease_id = lease_id

@@ -14,6 +14,7 @@ from ..storage.directory import Directory
 from ..storage.push import Sealer
 from ..storage.transactions import Committed, Transaction
 from .batcher import Batcher
+from .budget import ITEM_BYTES, Budget
 from .config import EngineConfig
 from .isolation import isolated
 from .links import Links
@@ -21,14 +22,19 @@ from .persistence import persist
 
 
 class TransactionRequest:
-    __slots__ = ("acks", "future", "size", "transaction")
+    __slots__ = ("acks", "future", "size", "transaction", "weight")
 
     def __init__(
-        self, transaction: Transaction, acks: Sequence[AckItem], size: int, future: asyncio.Future[Committed]
+        self,
+        transaction: Transaction,
+        acks: Sequence[AckItem],
+        pushes: Sequence[PushItem],
+        future: asyncio.Future[Committed],
     ) -> None:
         self.transaction = transaction
         self.acks = acks
-        self.size = size
+        self.size = len(acks) + len(pushes)
+        self.weight = sum([len(item.payload) for item in pushes]) + self.size * ITEM_BYTES
         self.future = future
 
     def lanes(self) -> int:
@@ -42,6 +48,7 @@ class Transactions:
         links: Links,
         directory: Directory,
         sealer: Sealer | None,
+        budget: Budget,
         *,
         pushed: Callable[[Sequence[Segment]], None],
         freed: Callable[[str, str, str], None],
@@ -54,7 +61,7 @@ class Transactions:
         self._freed = freed
         self._loop = asyncio.get_running_loop()
         self.batcher: Batcher[TransactionRequest] = Batcher(
-            self._flush, patience=0.0, max_items=1, max_flushes=max(1, config.connections // 4)
+            self._flush, patience=0.0, max_items=1, max_flushes=max(1, config.connections // 4), budget=budget
         )
 
     def add(
@@ -62,7 +69,7 @@ class Transactions:
     ) -> asyncio.Future[Committed]:
         future: asyncio.Future[Committed] = self._loop.create_future()
         transaction = Transaction(self._directory, acks, pushes, required, self._sealer)
-        self.batcher.add(TransactionRequest(transaction, acks, len(acks) + len(pushes), future))
+        self.batcher.add(TransactionRequest(transaction, acks, pushes, future))
         return future
 
     async def _flush(self, batch: list[TransactionRequest]) -> None:

@@ -68,6 +68,18 @@ def check_payload(field: str, raw: bytes, *, valid_json: bool = False, max_depth
         _check_numbers(field, raw)
 
 
+def is_plain(raw: bytes, max_depth: int = MAX_DEPTH) -> bool:
+    """Whether a payload that came out of a decoder is so short and simple that nothing can be wrong with it."""
+    return (
+        len(raw) <= 2 * max_depth
+        and len(raw) < _MANY_DIGITS
+        and raw.isascii()
+        and b"\\" not in raw
+        and b"\x1e" not in raw
+        and _LARGE_EXPONENT not in raw.translate(_SKELETON, b"+-")
+    )
+
+
 def check_payloads(field: str, payloads: Sequence[bytes], *, max_depth: int = MAX_DEPTH) -> None:
     """The same for many that came out of a decoder as `msgspec.Raw`, named `field[i].payload`.
 

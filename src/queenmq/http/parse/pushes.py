@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from ...wire.names import InvalidValue, check_name, check_transaction_id, check_uuid
-from ...wire.payload import check_payload, check_payloads
+from ...wire.payload import check_payload, check_payloads, is_plain
 from ...wire.requests import PushBody, PushEntry
 from ..errors import InvalidField
 from ..limits import Limits
@@ -57,7 +57,7 @@ class PushParser:
             raise self._explained(error, body) from None
         if items is None:
             raise missing("items", PHRASES)
-        if items:
+        if items and not (len(items) == 1 and self._is_plain(items[0])):
             self.check(items)
         return items
 
@@ -71,6 +71,17 @@ class PushParser:
         except InvalidValue:
             self._check_each(items, field)
             raise
+
+    def _is_plain(self, item: PushEntry) -> bool:
+        """Can nothing be wrong with this item? Most requests have one, and it is like this."""
+        known, name = self._known, item.transaction_id
+        return (
+            item.queue in known
+            and item.partition in known
+            and item.trace_id is None
+            and (name is None or (len(name) <= self._limits.max_name_length and name.isascii() and name.isprintable()))
+            and is_plain(bytes(item.payload), self._limits.max_json_depth)
+        )
 
     def _check_together(self, items: Sequence[PushEntry], field: str) -> None:
         limits, known = self._limits, self._known
