@@ -180,9 +180,9 @@ async def resolve(db: Executor, items: Sequence[AckItem]) -> tuple[list[AckResul
     return results, list(runs.values())
 
 
-def report(run: Run, answer: str | None, released: bool, results: list[AckResult]) -> bool:
+def report(run: Run, answer: str, released: bool, results: list[AckResult]) -> bool:
     """Write the answer for a run into the results of its items; False when it was refused as a whole."""
-    settled: dict[str, Any] = json.loads(answer) if answer is not None else {"items": [{"ok": True}]}
+    settled: dict[str, Any] = json.loads(answer)
     unknown = [{"ok": False, "error": BAD_LEASE}] * len(run.items)
     verdicts: list[dict[str, Any]] = settled.get("items", unknown)
     if len(verdicts) < len(run.items):  # one verdict on the highest message stands for all

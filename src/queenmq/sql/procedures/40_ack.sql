@@ -130,66 +130,29 @@ begin
         where k.partition_id = c.partition_id and k.group_id = c.group_id;
 end $$;
 
--- Settle many leases in one call. Run i acknowledges everything up to uptos[i] under leases[i], or, when verdicts[i] is
--- given, message by message (see settle). A (partition, group) stands in one run only.
--- The common case, a live lease and only completed messages, is one statement for all runs; the rest goes one by one.
--- replay: see settle. more: the partition is free, and has messages for the group.
+-- Settle many leases in one call, each by itself (the statement ack_plain does the common case for all at once). Run i
+-- acknowledges everything up to uptos[i] under leases[i], or, when verdicts[i] is given, message by message (see settle).
+-- A (partition, group) stands in one run only. more: the partition is free, and may have messages for the group.
 create or replace function queen.ack_v1(pids bigint[], gids integer[], leases uuid[], uptos bigint[], verdicts jsonb[], replay boolean)
-returns table (run integer, result jsonb, acked_seq bigint, released boolean, more boolean)
+returns table (run integer, result jsonb, released boolean, more boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    t timestamptz := clock_timestamp();
-    done integer[] := '{}';
     r record;
 begin
-    for r in
-        with k as materialized (
-            -- All rows of the call are locked here, in order, also for the runs that go one by one afterwards.
-            -- The partition's row is read locked: only then does "nothing newer" mean drained.
-            select a.run, a.pid, a.gid, a.upto, l.last_seq,
-                   a.verdict is null and c.lease_id = a.lease and c.lease_expires_at > t
-                   and a.upto > c.acked_seq and a.upto <= c.lease_to as plain
-            from unnest(pids, gids, leases, uptos, verdicts) with ordinality a (pid, gid, lease, upto, verdict, run)
-            join queen.partition_lookup l on l.partition_id = a.pid
-            join queen.partition_consumers c on c.partition_id = a.pid and c.group_id = a.gid
-            order by a.pid, a.gid
-            for share of l for update of c
-        )
-        update queen.partition_consumers c set
-            acked_seq = k.upto,
-            consumed = c.consumed + k.upto - c.acked_seq,
-            last_consumed_at = t,
-            isolate = false,
-            retries = case when c.retries is not null then queen.open_retries(c.retries, k.upto) end,
-            batches = case when k.upto < c.lease_to then c.batches else c.batches + 1 end,
-            last_lease_id = case when k.upto < c.lease_to then c.last_lease_id else c.lease_id end,
-            last_lease_to = case when k.upto < c.lease_to then c.last_lease_to else k.upto end,
-            lease_id = case when k.upto < c.lease_to then c.lease_id end,
-            lease_to = case when k.upto < c.lease_to then c.lease_to end,
-            lease_expires_at = case when k.upto < c.lease_to then c.lease_expires_at end,
-            ready_at = case when k.upto < c.lease_to then c.ready_at when k.last_seq > k.upto then clock_timestamp() end
-        from k where k.plain and c.partition_id = k.pid and c.group_id = k.gid
-        returning k.run::integer, c.acked_seq, c.lease_id is null as released, c.lease_id is null and c.ready_at is not null as more
-    loop
-        done := done || r.run;
-        run := r.run;
-        result := null;
-        acked_seq := r.acked_seq;
-        released := r.released;
-        more := r.more;
-        return next;
-    end loop;
-    if cardinality(done) = cardinality(pids) then
-        return;
-    end if;
+    -- All rows of the call are locked here, in order. The partition's row is read locked: only then does "nothing newer"
+    -- mean drained.
+    perform 1 from unnest(pids, gids) a (pid, gid)
+        join queen.partition_lookup l on l.partition_id = a.pid
+        join queen.partition_consumers c on c.partition_id = a.pid and c.group_id = a.gid
+        order by a.pid, a.gid
+        for share of l for update of c;
     for r in
         select a.* from unnest(pids, gids, leases, uptos, verdicts) with ordinality a (pid, gid, lease, upto, verdict, run)
-        where a.run <> all (done) order by a.pid, a.gid
+        order by a.pid, a.gid
     loop
         run := r.run;
         result := queen.settle(r.pid, r.gid, r.lease, coalesce(r.verdict, jsonb_build_array(jsonb_build_array(r.upto, 'completed', null))), replay);
-        acked_seq := (result ->> 'acked')::bigint;
         released := (result ->> 'released')::boolean;
         more := released;
         return next;

@@ -101,7 +101,8 @@ order by a.ord;
 select * from queen.ack_v1($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::bigint[], $5, $6);
 
 -- name: ack_plain
--- Settle runs of only completed messages under live leases, as ack_v1 does; a run that is not plain has no row here.
+-- The common ack: runs of only completed messages under live leases, all in one statement. A run that is not plain has
+-- no row here, and is for ack_v1.
 with k as materialized (
     -- The partition's row is read locked: only then does "nothing newer" mean drained.
     select a.run, a.pid, a.gid, a.upto, l.last_seq, c.lease_id = a.lease and c.lease_expires_at > clock_timestamp()
