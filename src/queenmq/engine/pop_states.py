@@ -21,6 +21,8 @@ from typing import Any, Final
 
 
 class State(Enum):
+    __hash__ = object.__hash__  # each is there once, and Enum's own is a call for every look-up
+
     PENDING = "pending"
     RESOLVING = "resolving"
     LEASING = "leasing"
