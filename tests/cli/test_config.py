@@ -18,6 +18,7 @@ def test_every_setting_is_shown_with_its_source(queen: Queen) -> None:
     lines = {line.split()[0]: line.split() for line in answer.stdout.splitlines()}
     assert set(lines) == {"Setting", *(meta.name for _, meta in table())}
     assert lines["DB_POOL_SIZE"] == ["DB_POOL_SIZE", "7", "connections", "env"]
+    assert lines["JWT_ENABLED"] == ["JWT_ENABLED", "false", "default"]
     assert lines["EVICTION_BATCH_SIZE"] == ["EVICTION_BATCH_SIZE", "100", "messages", "default"]
 
 

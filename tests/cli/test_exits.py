@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 from pathlib import Path
 
 import pytest
 
 from queenmq import __version__
 from queenmq.cli.exits import Exit
-from tests.cli.conftest import Queen
+from tests.cli.conftest import DEADLINE, Queen, StartQueen
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -47,3 +49,17 @@ def test_a_data_directory_that_is_not_ours_is_one_sentence(queen: Queen, data_di
     answer = queen("db", "status", QUEEN_DATA_DIR=str(data_dir))
     assert answer.returncode == Exit.EMBEDDED
     assert "Traceback" not in answer.stderr
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(start_queen: StartQueen) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(DEADLINE)
+        port = silent.getsockname()[1]
+        command = start_queen("db", "status", DATABASE_URL=f"postgresql://ann@127.0.0.1:{port}/shop")
+        connection, _ = silent.accept()
+        with connection:
+            connection.recv(1)  # it has asked, and waits for an answer
+            command.send_signal(signal.SIGINT)
+            said, complained = command.communicate(timeout=DEADLINE)
+    assert (command.returncode, said) == (Exit.INTERRUPTED, "")
+    assert "Traceback" not in complained

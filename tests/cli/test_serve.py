@@ -42,6 +42,13 @@ def running(pid: int) -> bool:
     return True
 
 
+def in_a_shell(command: str) -> str:
+    """What a command prints in a shell without any settings."""
+    bare = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+    done = subprocess.run(["sh", "-c", command], env=bare, capture_output=True, text=True, timeout=DEADLINE, check=True)
+    return done.stdout
+
+
 def postmaster(data_dir: Path) -> int:
     (pidfile,) = data_dir.rglob("postmaster.pid")
     return int(pidfile.read_text().splitlines()[0])
@@ -110,6 +117,27 @@ def test_a_second_server_shares_the_database_and_takes_it_over(start_queen: Star
     second.terminate()
     second.communicate(timeout=DEADLINE)
     assert (first.returncode, second.returncode) == (Exit.OK, Exit.OK)
+
+
+def test_it_says_how_another_terminal_reaches_its_database(
+    queen: Queen, start_queen: StartQueen, data_dir: Path, free_port: int
+) -> None:
+    """A command line of its own knows neither the options nor the settings of the server."""
+    home = data_dir.parent / "it's home"
+    server = start_queen("serve", "--port", "0", "--data-dir", str(home), QUEEN_PG_PORT=str(free_port))
+    said = wait_until_said(server, "  Try ")
+    assert queen("db", "psql", "-c", PUSH, QUEEN_DATA_DIR=str(home)).returncode == Exit.OK
+    (psql,) = [line for line in said.splitlines() if line.startswith("  SQL ")]
+    assert in_a_shell(f"{psql.removeprefix('  SQL ')} -Atc '{READ}'") == 'orders|ann|1|{"total": 12}\n'
+
+    url = in_a_shell(said.partition("(`")[2].partition("`")[0]).strip()
+    outside = start_queen("serve", "--port", "0", DATABASE_URL=url)
+    said = wait_until_said(outside, "  Try ")
+    password = str(urlsplit(url).password)
+    assert password not in said
+    (psql,) = [line for line in said.splitlines() if line.startswith("  SQL ")]
+    command = psql.removeprefix("  SQL ").replace("****", password)
+    assert in_a_shell(f"{command} -Atc '{READ}'") == 'orders|ann|1|{"total": 12}\n'
 
 
 def test_on_tcp_it_asks_for_the_password_and_never_shows_it_unasked(

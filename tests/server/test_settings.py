@@ -94,8 +94,13 @@ def test_an_unknown_queen_setting_is_refused_with_a_suggestion() -> None:
 
 def test_an_unknown_queen_setting_unlike_any_other_points_to_the_list() -> None:
     assert problems({"QUEEN_SOMETHING_ELSE_ENTIRELY": "1"}) == [
-        "QUEEN_SOMETHING_ELSE_ENTIRELY is not a setting of this version; `queen config` lists the settings there are.",
+        "QUEEN_SOMETHING_ELSE_ENTIRELY is not a setting of this version; "
+        "`queen config --markdown` lists the settings there are.",
     ]
+
+
+def test_an_unknown_queen_setting_that_exists_without_the_prefix_points_to_it() -> None:
+    assert problems({"QUEEN_PORT": "1"}) == ["QUEEN_PORT is not a setting of this version; did you mean PORT?"]
 
 
 def test_settings_of_other_programs_are_left_alone() -> None:

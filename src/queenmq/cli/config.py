@@ -33,9 +33,14 @@ def config(
         shown.add_column(column, overflow="fold")
     for entry in entries:
         style = "" if entry.source == "env" else "dim"
-        value = "-" if entry.value is None else str(entry.value)
+        value = "-" if entry.value is None else _words(entry.value)
         shown.add_row(*(Text(cell, style=style) for cell in (entry.name, value, entry.unit, entry.source)))
     out.print(shown)
+
+
+def _words(value: str | int) -> str:
+    """As it would be set: `true`, not `True`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Entry(msgspec.Struct, frozen=True):

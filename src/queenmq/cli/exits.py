@@ -17,7 +17,7 @@ class Exit(IntEnum):
         return member
 
     OK = 0, "Done, or stopped in good order."
-    UNEXPECTED = 1, "A defect in queenmq, or the command was interrupted. A defect shows a traceback: please report it."
+    UNEXPECTED = 1, "A defect in queenmq, which shows a traceback (please report it), or workers that do not get ready."
     USAGE = 2, "The command line or the settings are wrong. Nothing was started."
     UNREACHABLE = 3, "PostgreSQL cannot be reached, or it refuses the credentials."
     SCHEMA = 4, "The database's schema was made by a newer or different queenmq than this one."
@@ -25,3 +25,4 @@ class Exit(IntEnum):
     DATABASE = 6, "PostgreSQL refused or failed to do what was asked."
     PROBLEMS = 7, "`queen db check` found problems."
     LISTEN = 8, "The address or port to listen on cannot be used. Nothing was started."
+    INTERRUPTED = 130, "Ctrl-C ended the command. `queen serve` stops in good order instead, with 0."

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from queenmq import __version__
 from queenmq.cli.console import line, out
+from queenmq.server.database import Database
 from queenmq.server.kinds import redact_url
 from queenmq.server.serve import Started
 from queenmq.server.serve import serve as run
-from queenmq.server.settings import Settings, SettingsError
+from queenmq.server.settings import Settings, SettingsError, default_data_dir
 
 # What names a database, or belongs to the embedded one: `--database-url` stands in their place.
 _INSTEAD_OF_URL = ("PG_HOST", "PG_PORT", "PG_USER", "PG_PASSWORD", "PG_DB", "QUEEN_PG_BIN", "QUEEN_PG_PORT")
@@ -63,19 +68,32 @@ def _settings(options: Mapping[str, tuple[str, str]]) -> Settings:
 def _announce(started: Started) -> None:
     out.print(f"[bold green]queenmq {__version__} is ready[/]")
     database = started.database
+    command = _reaching(database)
     line("URL", started.url)
     line("Workers", str(started.workers))
     line("Database", f"{database.shown_dsn} (PostgreSQL {started.postgres_version})")
     if database.tcp_dsn is not None:
-        line("TCP", f"{redact_url(database.tcp_dsn)} (`queen db url` shows the password)")
+        line("TCP", f"{redact_url(database.tcp_dsn)} (`{command} db url` shows the password)")
     if database.data_dir is not None:
         line("Data", str(database.data_dir))
-    line("SQL", "queen db psql")
+    line("SQL", f"{command} db psql")
     line("Try", _first_push_and_pop(started.url))
+
+
+def _reaching(database: Database) -> str:
+    """How another terminal calls `queen` for this database; its shell knows neither our options nor our settings."""
+    found = shutil.which("queen")
+    here = found is not None and Path(found).resolve() == Path(sys.argv[0]).resolve()
+    command = "queen" if here else shlex.quote(sys.argv[0])
+    if database.data_dir is None:
+        return f"DATABASE_URL={shlex.quote(database.shown_dsn)} {command}"
+    if database.data_dir == default_data_dir(os.environ):
+        return command
+    return f"QUEEN_DATA_DIR={shlex.quote(str(database.data_dir))} {command}"
 
 
 def _first_push_and_pop(url: str) -> str:
     """One line to copy into a shell."""
     item = '{"items":[{"queue":"orders","partition":"customer-42","payload":{"total":12}}]}'
-    push = f"curl -s {url}/api/v1/push -H 'content-type: application/json' -d '{item}'"
+    push = f"curl -s '{url}/api/v1/push' -H 'content-type: application/json' -d '{item}'"
     return f"{push} && curl -s '{url}/api/v1/pop/queue/orders?autoAck=true'"

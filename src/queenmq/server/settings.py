@@ -231,8 +231,9 @@ def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
     known = [meta.name for _, meta in table()]
     for name in sorted(environ):
         if name.startswith("QUEEN_") and name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-            hint = f"did you mean {close[0]}?" if close else "`queen config` lists the settings there are."
+            bare = [each for each in known if each == name.removeprefix("QUEEN_")]
+            close = bare or difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+            hint = f"did you mean {close[0]}?" if close else "`queen config --markdown` lists the settings there are."
             yield f"{name} is not a setting of this version; {hint}"
 
 

@@ -61,6 +61,7 @@ class EngineSettings:
         BOOLEAN,
         False,
         section=_SIDECAR,
+        default_doc="false",
         doc="The database is reached through PgBouncer in transaction mode (1.21 or newer). See docs/pgbouncer.md.",
     )
     default_batch_size: int = row(

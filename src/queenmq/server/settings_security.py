@@ -95,6 +95,7 @@ class SecuritySettings:
         BOOLEAN,
         False,
         section=_AUTH,
+        default_doc="false",
         doc="Ask for a JSON Web Token on every request but the public ones. See docs/security.md.",
     )
     jwt_algorithm: str = row(
