@@ -5,7 +5,7 @@ bytes; what was written in this form elsewhere can be read with the same key. Wh
 another one or a byte has changed, is refused as a whole: there is no partial plaintext.
 
 CipherError
-├── EncryptionUnavailable    a queue asks for encryption and the server has no key: nothing is stored, nothing is read
+├── EncryptionUnavailable    a queue asks for encryption and the server has no key: nothing is stored
 └── Unreadable               the payload was not encrypted with this key, or was changed
 """
 

@@ -8,7 +8,9 @@ exact checks are linear and never recurse, so hostile input costs time in propor
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -25,8 +27,20 @@ _FRACTION_DIGITS: Final = 16383  # and behind it
 _NO_EXPONENT: Final = 10**9  # refused even for a zero
 _MANY_DIGITS: Final = 6000  # fewer, and an exponent below 10,000, fit both
 
+_MOST_ODD: Final = 100_000  # so many other ones are looked at in one payload
+_SHALLOW: Final = 8  # levels that are taken off at once
+_SLICE: Final = 1024 * 1024
+
 _NUMBER: Final = re.compile(rb"-?([0-9]++)(?:\.([0-9]++))?(?:[eE]([+-]?[0-9]++))?")
-_ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
+_ODD_NUMBER: Final = re.compile(
+    rb"[0-9.]{%d,}+(?:[eE][+-]?[0-9]++)?|[0-9]++(?:\.[0-9]++)?[eE][+-]?[0-9]{5,}+" % _MANY_DIGITS
+)
+_EXPONENT: Final = re.compile(rb"[0-9][eE][+-]?([0-9]{1,4}+)(?![0-9])")
+_SOUND: Final = re.compile(
+    rb"(?:[^\\]++|\\[^u]|\\u(?!0000)(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2})"
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+",
+    re.DOTALL,
+)
 
 # The skeleton of a text in which a large number is found as a substring: digits become 0, what may end a number becomes
 # a comma, signs go.
@@ -37,6 +51,7 @@ _SKELETON: Final = bytes(
 _LARGE_EXPONENT: Final = b"0e00000"
 _LONG_NUMBER: Final = b"0" * _MANY_DIGITS
 _NEST: Final = bytes.maketrans(b"{}", b"[]")
+_STEPS: Final = bytes.maketrans(b"[]", b"\x01\xff")
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 _decode: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -150,20 +165,12 @@ def _check_utf8(field: str, raw: bytes) -> None:
 
 def _check_escapes(field: str, raw: bytes) -> None:
     r"""No \u0000, and surrogates only as a high one directly followed by a low one."""
-    expected = -1  # where the low half of a pair must begin
-    for match in _ESCAPE.finditer(raw):
-        code = int(match[1], 16) if match[1] else 0x20
-        low = 0xDC00 <= code <= 0xDFFF
-        if low != (match.start() == expected):
-            break
-        expected = match.end() if 0xD800 <= code <= 0xDBFF else -1
-        if code == 0:
-            raise InvalidPayload(field, raw, r"JSON without \u0000, which PostgreSQL cannot store", r"with \u0000")
-        if expected == len(raw):
-            break
-    else:
-        if expected < 0:
-            return
+    sound = _SOUND.match(raw)
+    end = sound.end() if sound else 0
+    if end == len(raw):
+        return
+    if raw.startswith(b"\\u0000", end):
+        raise InvalidPayload(field, raw, r"JSON without \u0000, which PostgreSQL cannot store", r"with \u0000")
     raise InvalidPayload(field, raw, "JSON with surrogates in pairs only", "with half of a surrogate pair")
 
 
@@ -173,13 +180,12 @@ def _without_strings(raw: bytes) -> bytes:
 
 
 def _check_depth(field: str, raw: bytes, max_depth: int) -> None:
-    """Strip the innermost brackets, one level at a time."""
+    """Strip the innermost brackets, one level at a time; what is left after that is rare, and is counted through."""
     nest = _without_strings(raw).translate(_NEST, _NOT_BRACKETS)
-    for _ in range(max_depth):
-        if not nest:
-            return
+    shallow = min(_SHALLOW, max_depth)
+    for _ in range(shallow):
         nest = nest.replace(b"[]", b"")
-    if nest:
+    if nest and shallow + max(accumulate(array("b", nest.translate(_STEPS)))) > max_depth:
         raise _too_deep(field, raw, max_depth)
 
 
@@ -189,20 +195,42 @@ def _too_deep(field: str, raw: bytes, max_depth: int) -> InvalidPayload:
 
 def _check_numbers(field: str, raw: bytes) -> None:
     """Every number fits PostgreSQL's numeric, and the payload stays readable when jsonb writes its exponents out."""
-    written = len(raw)
-    for match in _NUMBER.finditer(_without_strings(raw)):
-        exponent = _exponent(match[3]) if match[3] else 0
-        fraction = len(match[2]) if match[2] else 0
-        digits = match[1] + (match[2] or b"")
-        significant = len(digits.lstrip(b"0"))
-        integer = significant - fraction + exponent if significant else 0
-        if integer > _INTEGER_DIGITS or fraction - exponent > _FRACTION_DIGITS or exponent >= _NO_EXPONENT:
-            allowed = f"JSON with numbers of at most {_INTEGER_DIGITS} digits, {_FRACTION_DIGITS} of them decimals"
-            raise InvalidPayload(field, raw, allowed, "with a larger one")
-        written += max(integer, -exponent)
-    if written > _MAX_WRITTEN_OUT:
+    text = _without_strings(raw)
+    if len(raw) + _written_out(field, raw, text) > _MAX_WRITTEN_OUT:
         allowed = f"JSON of at most {_MAX_WRITTEN_OUT} bytes with its exponents written out"
         raise InvalidPayload(field, raw, allowed, "that write out to more")
+
+
+def _written_out(field: str, raw: bytes, text: bytes) -> int:
+    """How much longer the numbers in `text` become, at most; it ends early when that is too much."""
+    added = 0
+    skeleton = text.translate(_SKELETON, b"+-")
+    if _LARGE_EXPONENT in skeleton or _LONG_NUMBER in skeleton:
+        for count, match in enumerate(_ODD_NUMBER.finditer(text)):
+            added += _check_number(field, raw, match[0])
+            if count == _MOST_ODD:
+                return _MAX_WRITTEN_OUT
+    start = 0
+    while start < len(text) and added <= _MAX_WRITTEN_OUT:
+        end = text.find(b",", start + _SLICE)
+        end = len(text) if end < 0 else end
+        added += sum(map(int, _EXPONENT.findall(text, start, end)))
+        start = end
+    return added
+
+
+def _check_number(field: str, raw: bytes, number: bytes) -> int:
+    """How much longer it becomes when it is written out."""
+    match = _NUMBER.fullmatch(number)
+    digits, decimals, power = match.groups() if match else (b"", None, None)
+    exponent = _exponent(power) if power else 0
+    fraction = len(decimals) if decimals else 0
+    significant = len((digits + (decimals or b"")).lstrip(b"0"))
+    integer = significant - fraction + exponent if significant else 0
+    if integer > _INTEGER_DIGITS or fraction - exponent > _FRACTION_DIGITS or exponent >= _NO_EXPONENT:
+        allowed = f"JSON with numbers of at most {_INTEGER_DIGITS} digits, {_FRACTION_DIGITS} of them decimals"
+        raise InvalidPayload(field, raw, allowed, "with a larger one")
+    return max(integer, -exponent)
 
 
 def _exponent(text: bytes) -> int:
