@@ -30,7 +30,10 @@ declare
     v jsonb;
     problem text;
     dead boolean;
-    items jsonb := '[]';
+    items jsonb[] := '{}';
+    -- what is to come again, and how often each has failed: added to the retries at the end, as each addition copies them
+    again_seqs bigint[] := '{}';
+    again_failures integer[] := '{}';
 begin
     select l.last_seq into newest from queen.partition_lookup l where l.partition_id = pid for share;
     select k.* into c from queen.partition_consumers k where k.partition_id = pid and k.group_id = gid for update;
@@ -71,10 +74,16 @@ begin
         elsif v ->> 1 = 'completed' then
             c.acked_seq := at_seq;
         elsif v ->> 1 = 'retry' then
-            c.retries := jsonb_build_object(at_seq::text, 0) || coalesce(c.retries, '{}');
+            if again_seqs[cardinality(again_seqs)] is distinct from at_seq then
+                again_seqs := array_append(again_seqs, at_seq);
+                again_failures := array_append(again_failures, coalesce((c.retries ->> at_seq::text)::integer, 0));
+            end if;
             held := true;
         else
             failures := coalesce((c.retries ->> at_seq::text)::integer, 0) + 1;
+            if again_seqs[cardinality(again_seqs)] = at_seq then
+                failures := again_failures[cardinality(again_failures)] + 1;
+            end if;
             if not blocked and (v ->> 1 = 'dlq' or (failures > q.retry_limit and q.dlq_after_max_retries is not false)) then
                 perform queen.dead_letter(pid, gid, at_seq, coalesce(nullif(v ->> 2, ''),
                     case when v ->> 1 = 'dlq' then 'Moved to the dead letter queue by the consumer' else 'Retries exhausted' end), failures - 1);
@@ -82,19 +91,25 @@ begin
                 dead := q.dead_letter_queue is not false;
             else
                 if v ->> 1 = 'failed' then
-                    c.retries := coalesce(c.retries, '{}') || jsonb_build_object(at_seq::text, failures);
+                    again_seqs := array_append(again_seqs, at_seq);
+                    again_failures := array_append(again_failures, failures);
                     wait := case when held then wait else q.retry_delay end;
                 end if;
                 held := true;
             end if;
         end if;
-        items := items || jsonb_build_object('seq', at_seq, 'ok', problem is null, 'error', problem, 'dlq', dead);
+        items := array_append(items, jsonb_build_object('seq', at_seq, 'ok', problem is null, 'error', problem, 'dlq', dead));
     end loop;
     if not fenced then
+        if cardinality(again_seqs) > 0 then
+            c.retries := coalesce(c.retries, '{}') || (
+                select jsonb_object_agg(a.seq, a.failures order by a.ord)
+                from unnest(again_seqs, again_failures) with ordinality a (seq, failures, ord));
+        end if;
         perform queen.write_cursor(c, start, newest, held, wait);
     end if;
     return jsonb_build_object('outcome', 'settled', 'acked', c.acked_seq,
-        'released', held or c.lease_id is null or (not fenced and c.acked_seq >= c.lease_to), 'items', items);
+        'released', held or c.lease_id is null or (not fenced and c.acked_seq >= c.lease_to), 'items', to_jsonb(items));
 end $$;
 
 -- Write a settled cursor: progress, the end of its lease, and when it is ready again.
