@@ -196,3 +196,47 @@ async def test_after_news_everybody_looks_at_once_again(room: Room) -> None:
     room.waiters.pushed("orders", "p")
     assert room.woken == [first]
     assert room.waiters.enter(Poll(room))
+
+
+async def test_looking_again_and_again_leaves_nothing_behind() -> None:
+    room = Room(QUICK)
+    room.parks(ready_in=3600)
+    for looks in range(1, 20):
+        await until(lambda looks=looks: len(room.woken) == looks)  # type: ignore[misc]
+        room.waiters.park(room.woken[-1], 3600)
+    assert len(room.waiters._due) <= 2
+
+
+class TestNamespaces:
+    """Waiters who name no queue."""
+
+    KEY = Key("g", namespace="shop")
+
+    def parks(self, room: Room, *queues: str) -> Poll:
+        poll = room.arrives(self.KEY)
+        room.waiters.park(poll, None, queues)
+        return poll
+
+    async def test_a_push_to_one_of_their_queues_wakes(self, room: Room) -> None:
+        poll = self.parks(room, "shop.orders")
+        room.waiters.pushed("shop.orders", "p")
+        assert room.woken == [poll]
+
+    async def test_a_queue_they_have_not_heard_of_wakes_once(self, room: Room) -> None:
+        poll = self.parks(room, "shop.orders")
+        for _ in range(3):
+            room.waiters.pushed("mail", "p")
+        assert room.woken == [poll]
+        room.waiters.park(poll, None, ["shop.orders"])
+        room.waiters.pushed("mail", "p")
+        room.waiters.freed("mail", "p", "g")
+        assert room.woken == [poll]
+        room.waiters.freed("shop.orders", "p", "g")
+        assert room.woken == [poll, poll]
+
+    async def test_a_queue_that_has_joined_the_namespace_wakes(self, room: Room) -> None:
+        poll = self.parks(room)
+        room.waiters.pushed("mail", "p")
+        room.waiters.park(poll, None, ["mail"])
+        room.waiters.pushed("mail", "p")
+        assert room.woken == [poll, poll]

@@ -152,13 +152,16 @@ class Acks:
         items = [_item(entry, request.group, stretch.held) for request, stretch in parts for entry in stretch.entries]
         results = await storage.ack(db, items, replay=again)
         position = 0
+        freed: set[tuple[str, str, str]] = set()
         for request, stretch in parts:
             stretch.results = results[position : position + len(stretch.entries)]
             position += len(stretch.entries)
             for result in stretch.results:
                 if result.lease_released and result.queue is not None and result.partition is not None:
                     self._leases.forget(stretch.lease_id or "", stretch.partition_uid)
-                    self._freed(result.queue, result.partition, request.group)
+                    freed.add((result.queue, result.partition, request.group))
+        for each in freed:
+            self._freed(*each)
 
 
 def _stretches(entries: Sequence[AckEntry]) -> list[Stretch]:

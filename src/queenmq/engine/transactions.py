@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 import asyncpg
 
@@ -19,6 +20,8 @@ from .config import EngineConfig
 from .isolation import isolated
 from .links import Links
 from .persistence import persist
+
+_PATIENCE: Final = 0.001
 
 
 class TransactionRequest:
@@ -61,7 +64,7 @@ class Transactions:
         self._freed = freed
         self._loop = asyncio.get_running_loop()
         self.batcher: Batcher[TransactionRequest] = Batcher(
-            self._flush, patience=0.0, max_items=1, max_flushes=max(1, config.connections // 4), budget=budget
+            self._flush, patience=_PATIENCE, max_items=1, max_flushes=max(1, config.connections // 4), budget=budget
         )
 
     def add(
@@ -86,9 +89,13 @@ class Transactions:
         if not request.future.done():
             request.future.set_result(committed)
         self._pushed(request.transaction.segments)
-        for item, result in zip(request.acks, committed.acks, strict=True):
-            if result.lease_released and result.queue is not None and result.partition is not None:
-                self._freed(result.queue, result.partition, item.group)
+        freed = {
+            (result.queue, result.partition, item.group)
+            for item, result in zip(request.acks, committed.acks, strict=True)
+            if result.lease_released and result.queue is not None and result.partition is not None
+        }
+        for each in freed:
+            self._freed(*each)
 
 
 async def _attempt(transaction: Transaction, db: asyncpg.Connection, again: bool) -> Committed:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -21,6 +21,7 @@ _SOONEST: Final = 0.002  # a cursor may say "now" while the push that woke it is
 _TOGETHER: Final = 0.02  # keys whose turn comes within this time look together, in one flush,
 _TOGETHER_SHARE: Final = 0.1  # or within this share of the longest interval, when many keys wait
 _MANY: Final = 10
+_OTHERS: Final = 1000
 _FRESH: Final = 0.02  # for so long, what one has not found another need not look for
 
 
@@ -56,7 +57,8 @@ class Line(Generic[W]):
 
     `looking`: how many are on their way; `credit`: for how many more there is work; `probing`: the last look was on
     suspicion, so when it finds something there may be more; `empty_at`: when one last found nothing, 0 after news;
-    `due`: when one looks again for all.
+    `due`: when one looks again for all. Without a queue: `queues` are those it found for its namespace and task,
+    `others` those that had news and were not among them.
     """
 
     waiting: list[tuple[int, W]] = field(default_factory=list)
@@ -68,6 +70,19 @@ class Line(Generic[W]):
     interval: float = 0.0
     empty_at: float = 0.0
     due: float = 0.0
+    queues: frozenset[str] = frozenset()
+    others: set[str] = field(default_factory=set)
+
+    def may_mean(self, queue: str) -> bool:
+        """May what happened in this queue be for them? About a queue it has not heard of it finds out once."""
+        if queue in self.queues:
+            return True
+        if queue in self.others:
+            return False
+        if len(self.others) >= _OTHERS:
+            self.others.clear()
+        self.others.add(queue)
+        return True
 
 
 class Waiters(Generic[W]):
@@ -118,9 +133,12 @@ class Waiters(Generic[W]):
             line.credit = max(line.credit, 1)
         self._look(waiter.key, line)
 
-    def park(self, waiter: W, ready_in: float | None) -> None:
-        """It is back with nothing. `ready_in`: seconds until a cursor of its key is ready; None: after a push."""
+    def park(self, waiter: W, ready_in: float | None, queues: Iterable[str] = ()) -> None:
+        """It is back with nothing. `ready_in`: seconds until a cursor of its key is ready; None: after a push.
+        `queues`: where it looked, when its key names none."""
         line = self._lines[waiter.key]
+        if waiter.key.queue is None:
+            line.queues = frozenset(queues)
         line.looking -= 1
         line.probing = False
         line.empties += 1
@@ -129,7 +147,7 @@ class Waiters(Generic[W]):
             line.interval = min(line.interval * self._config.poll_multiplier, self._config.poll_max)
         heapq.heappush(line.waiting, (waiter.ticket, waiter))
         self.parked += 1
-        if ready_in is not None:
+        if ready_in is not None and ready_in < line.interval:
             self._schedule(waiter.key, line, max(ready_in, _SOONEST))
         self._look(waiter.key, line)
 
@@ -152,17 +170,23 @@ class Waiters(Generic[W]):
 
     def pushed(self, queue: str, partition: str) -> None:
         """This partition has new messages."""
-        for topic in ((queue, None), (queue, partition), (None, None)):
+        for topic in ((queue, None), (queue, partition)):
             for key in tuple(self._topics.get(topic, ())):
                 self.news(key)
+        for key in self._elsewhere(queue):
+            self.news(key)
 
     def freed(self, queue: str, partition: str, group: str) -> None:
         """Nobody holds this partition for the group any more, and it has messages."""
         self.news(Key(group, queue))
         self.news(Key(group, queue, partition))
-        for key in tuple(self._topics.get((None, None), ())):
+        for key in self._elsewhere(queue):
             if key.group == group:
                 self.news(key)
+
+    def _elsewhere(self, queue: str) -> list[Key]:
+        """The keys without a queue that this one may belong to."""
+        return [key for key in self._topics.get((None, None), ()) if self._lines[key].may_mean(queue)]
 
     def news(self, key: Key) -> None:
         """There is work for one more waiter of this key."""

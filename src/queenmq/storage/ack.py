@@ -49,7 +49,6 @@ class AckResult:
     partition: str | None = None
     lease_released: bool = False
     dlq: bool = False
-    more: bool = False  # the partition is free and has messages for the group
 
 
 @dataclass(slots=True)
@@ -112,8 +111,6 @@ async def _settle(db: Executor, batch: list[Run], results: list[AckResult], repl
         if not report(run, row["result"], row["released"], results) and verdicts[row["run"] - 1] is None:
             run.one_by_one = True
             refused.append(run)
-        elif row["more"]:
-            results[run.items[0][1]].more = True
     return refused
 
 

@@ -147,9 +147,9 @@ end $$;
 
 -- Settle many leases in one call, each by itself (the statement ack_plain does the common case for all at once). Run i
 -- acknowledges everything up to uptos[i] under leases[i], or, when verdicts[i] is given, message by message (see settle).
--- A (partition, group) stands in one run only. more: the partition is free, and may have messages for the group.
+-- A (partition, group) stands in one run only.
 create or replace function queen.ack_v1(pids bigint[], gids integer[], leases uuid[], uptos bigint[], verdicts jsonb[], replay boolean)
-returns table (run integer, result jsonb, released boolean, more boolean)
+returns table (run integer, result jsonb, released boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -169,7 +169,6 @@ begin
         run := r.run;
         result := queen.settle(r.pid, r.gid, r.lease, coalesce(r.verdict, jsonb_build_array(jsonb_build_array(r.upto, 'completed', null))), replay);
         released := (result ->> 'released')::boolean;
-        more := released;
         return next;
     end loop;
 end $$;
