@@ -113,6 +113,19 @@ async def test_a_bad_configuration_names_its_field_and_changes_nothing(
     assert await api.broker.store.pool.fetchval("select count(*) from queen.queues") == 0
 
 
+@pytest.mark.parametrize("value", [b"1e999", b"-1e999", b"1" + b"0" * 6000])
+async def test_a_number_that_nothing_can_hold_is_refused_in_an_option_and_ignored_in_an_unknown_one(
+    api: Api, value: bytes
+) -> None:
+    answer = await api.send(PATH, b'{"queue":"q","options":{"priority":1,"leaseTime":%b}}' % value)
+    assert (answer.status_code, answer.json()["field"]) == (400, "options.leaseTime")
+    assert answer.json()["error"].startswith(
+        f"options.leaseTime must be an integer from 0 to 2147483647, not '{value[:50].decode()}"
+    )
+    answer = await api.send(PATH, b'{"queue":"q","options":{"colour":%b}}' % value)
+    assert answer.json()["options"] == DEFAULTS
+
+
 async def test_an_empty_body_is_an_empty_object(api: Api) -> None:
     answer = await api.send(PATH, b"")
     assert (answer.status_code, answer.json()["error"]) == (400, "queue is required")

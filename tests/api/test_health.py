@@ -49,6 +49,8 @@ async def test_an_old_schema_makes_a_worker_not_ready_but_alive(api: Api) -> Non
     assert answer.status_code == 503
     assert answer.json()["ready"] is False
     assert "queen db migrate" in answer.json()["reasons"][0]
+    assert answer.json()["reasons"][0] in answer.json()["error"]
+    assert (answer.json()["code"], answer.json()["field"]) == ("not_ready", None)
     assert (await api.http.get("/health")).status_code == 200
 
 

@@ -78,9 +78,10 @@ async def test_a_deep_payload_is_named_whatever_else_the_body_holds(api: Api) ->
 
 @pytest.mark.parametrize("name", BAD_PAYLOADS)
 async def test_the_same_in_a_transaction_is_refused(api: Api, name: str) -> None:
-    operation = b'{"type":"push","items":[%b]}' % item(BAD_PAYLOADS[name])
+    operation = b'{"type":"push","items":[%b,%b]}' % (item(b"1"), item(BAD_PAYLOADS[name]))
     answer = await api.send("/api/v1/transaction", b'{"operations":[%b]}' % operation)
     assert answer.status_code == 400
+    assert answer.json()["field"] == "operations[0].items[1].payload"
     assert await api.stored() == 0
 
 
@@ -89,6 +90,15 @@ async def test_a_body_that_is_only_deep_is_refused_everywhere(api: Api, path: st
     for body in (b"[" * 100_000, b'{"options":' * 100_000, b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"):
         answer = await api.send(f"/api/v1/{path}", body)
         assert answer.status_code == 400, answer.text
+
+
+async def test_an_option_as_deep_as_can_just_be_read_is_refused_by_name(api: Api) -> None:
+    """What a decoder can still follow may be too deep for what comes behind it."""
+    for depth in (*range(900, 1000, 3), *range(1000, 1100, 25)):
+        value = b"[" * depth + b"]" * depth
+        answer = await api.send("/api/v1/configure", b'{"queue":"q","options":{"leaseTime":%b}}' % value)
+        assert answer.status_code == 400, (depth, answer.text)
+        assert answer.json()["field"] == "options.leaseTime"
 
 
 async def test_a_million_items_are_refused(api: Api) -> None:
@@ -108,6 +118,48 @@ async def test_names_that_are_not_unicode_are_named(api: Api) -> None:
             assert answer.status_code == 400
             assert answer.json()["field"] == f"items[1].{field.decode()}"
     assert await api.stored() == 0
+
+
+TEXTS = {
+    "ack": (b'{"transactionId":%b}', "transactionId"),
+    "ack/batch": (b'{"acknowledgments":[{"transactionId":"t","partitionId":%b}]}', "acknowledgments[0].partitionId"),
+    "configure": (b'{"namespace":"n","queue":%b}', "queue"),
+    "transaction": (b'{"operations":[{"type":"ack","transactionId":%b}]}', "operations[0].transactionId"),
+    "push": (b'{"items":[{"queue":"q"},{"queue":%b}]}', "items[1].queue"),
+}
+
+
+@pytest.mark.parametrize("path", TEXTS)
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b'"\xff"', "byte 0xff is not UTF-8"),
+        (b'"\\ud800"', "half of a surrogate pair"),
+        (b'"a\\udc00 and more"', "half of a surrogate pair"),
+        (b"1e999", "number out of range"),
+        (b"NaN", "Invalid JSON"),
+        (b"-Infinity", "Invalid JSON"),
+        (b'"\n"', "Invalid JSON"),
+        (b"[" * 5000 + b"]" * 5000, "array"),
+    ],
+)
+async def test_the_field_that_holds_what_no_json_can_is_named(api: Api, path: str, value: bytes, said: str) -> None:
+    template, field = TEXTS[path]
+    answer = await api.send(f"/api/v1/{path}", template % value)
+    assert answer.status_code == 400
+    assert answer.json()["field"] == field
+    assert said in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", [*TEXTS, "lease/x/extend"])
+async def test_a_field_nobody_asked_for_is_named_when_it_is_too_deep(api: Api, path: str) -> None:
+    answer = await api.send(f"/api/v1/{path}", b'{"x":1,"extra":' + b"[" * 5000 + b"]" * 5000 + b"}")
+    assert answer.status_code == 400
+    assert answer.json() == {
+        "error": "extra must be JSON nested at most 256 deep",
+        "code": "invalid_value",
+        "field": "extra",
+    }
 
 
 @pytest.mark.parametrize("text", INJECTIONS)

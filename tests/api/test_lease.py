@@ -75,7 +75,14 @@ async def test_seconds_that_are_none_are_refused_and_change_nothing(api: Api, se
     answer = await api.post(f"/api/v1/lease/{lease}/extend", {"seconds": seconds})
     assert answer.status_code == 400
     assert answer.json()["field"] == "seconds"
+    assert answer.json()["error"].startswith("seconds must be an integer from 1 to 86400")
     assert await expiry(api) == before
+
+
+@pytest.mark.parametrize("seconds", [b"1e999", b"1" + b"0" * 6000, b"NaN", b'"\\ud800"'])
+async def test_seconds_that_cannot_be_read_are_named(api: Api, seconds: bytes) -> None:
+    answer = await api.send("/api/v1/lease/x/extend", b'{"seconds":%b}' % seconds)
+    assert (answer.status_code, answer.json()["field"]) == (400, "seconds")
 
 
 @pytest.mark.parametrize("lease", [str(uuid.uuid4()), "someone-elses", "%00", "a%2Fb", "'; select 1; --"])

@@ -145,3 +145,10 @@ def test_a_decoders_complaint_becomes_a_field_and_a_sentence() -> None:
     with pytest.raises(InvalidJson, match="Invalid JSON"):
         decode(decoder, b'{"a": [1, 2', {})
     assert decode(decoder, b"", {}) == decode(decoder, b" \r\n", {}) == {}
+
+
+def test_a_payload_too_deep_to_read_is_named_however_little_is_allowed() -> None:
+    deep = b"[" * 5000 + b"]" * 5000
+    with pytest.raises(InvalidField, match="at most 1 deep") as refused:
+        PushParser(Limits(max_json_depth=1))(b'{"items":[{"queue":"q"},{"queue":"q","payload":%b}]}' % deep)
+    assert refused.value.field == "items[1].payload"

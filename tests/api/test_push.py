@@ -231,5 +231,7 @@ async def test_when_only_one_of_two_queues_is_full_its_items_are_failed(api: Api
     assert [result["status"] for result in results] == ["failed", "queued", "failed"]
     assert results[0]["code"] == "queue_full"
     assert results[0]["error"]
+    assert (results[0]["queue"], results[0]["partition"]) == ("small", "Default")
+    assert results[0]["transaction_id"] is results[0]["transactionId"] is results[0]["message_id"] is None
     assert results[1].get("error") is None
     assert await api.stored() == 2

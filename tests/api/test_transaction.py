@@ -134,6 +134,18 @@ async def test_a_full_queue_takes_everything_back(api: Api) -> None:
     assert await api.take("out") == []
 
 
+async def test_a_queue_that_cannot_be_encrypted_takes_everything_back(api: Api) -> None:
+    answer = await api.post("/api/v1/configure", {"queue": "secret", "options": {"encryptionEnabled": True}})
+    assert answer.status_code in (200, 201)
+    await api.push("in", "a")
+    (message,) = await api.take("in")
+    operations = [ack(message), push("out", 1), push("secret", 2)]
+    answer = await api.post(PATH, {"operations": operations, "requiredLeases": [message["leaseId"]]})
+    assert (answer.status_code, answer.json()["code"]) == (503, "encryption_unavailable")
+    assert (await commit(api, ack(message), leases=[message["leaseId"]]))["success"] is True
+    assert await api.take("out") == []
+
+
 async def test_empty_leases_and_steps_of_newer_clients_that_are_empty_are_fine(api: Api) -> None:
     body: dict[str, Any] = {"operations": [push("out", 1)], "requiredLeases": ["", None], "kv": [], "timers": None}
     assert (await api.post(PATH, body)).json()["success"] is True
@@ -150,7 +162,7 @@ async def test_empty_leases_and_steps_of_newer_clients_that_are_empty_are_fine(a
         ([], "operations array required", None),
         ({"operations": []}, "operations array cannot be empty", "operations"),
         ({"operations": [1]}, "operations[0] must be an object, not an integer", "operations[0]"),
-        ({"operations": [{}]}, "Unknown operation type: None", "operations[0].type"),
+        ({"operations": [{}]}, "Unknown operation type: null", "operations[0].type"),
         ({"operations": [{"type": "pop"}]}, "Unknown operation type: 'pop'", "operations[0].type"),
         (
             {"operations": [{"type": "push"}]},
@@ -180,6 +192,12 @@ async def test_empty_leases_and_steps_of_newer_clients_that_are_empty_are_fine(a
             "operations[0].consumerGroup",
         ),
         ({"operations": [push("q", 1)], "requiredLeases": [1]}, "must be a string", "requiredLeases[0]"),
+        ({"operations": [push("q", 1)], "requiredLeases": ["", "x" * 256]}, "must be a text", "requiredLeases[1]"),
+        (
+            {"operations": [push("q", 1)], "requiredLeases": ["x"] * 10_001},
+            "at most 10000, not 10001",
+            "requiredLeases",
+        ),
         ({"operations": [push("q", 1)], "kv": [{"op": "get"}]}, "kv operations are not supported", "kv"),
         ({"operations": [push("q", 1)], "timers": [1]}, "timers operations are not supported", "timers"),
     ],

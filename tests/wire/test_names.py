@@ -45,6 +45,22 @@ def test_what_was_given_is_shown_short_and_in_ascii() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("5", "'5'"),
+        (5, "5"),
+        (-1.5, "-1.5"),
+        (True, "true"),
+        (False, "false"),
+        (None, "null"),
+        (10**99, "1" + "0" * 56),
+    ],
+)
+def test_what_was_given_is_shown_as_in_json(given: object, shown: str) -> None:
+    assert str(InvalidValue("options.x", given, "a value")).startswith(f"options.x must be a value, not {shown}")
+
+
+@pytest.mark.parametrize(
     "good",
     [
         "0196c2f5-1111-7000-8000-000000000000",

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ..domain.ids import SUFFIXES
-from ..domain.segments import Receipt, Run, Verdict
+from ..domain.segments import DEFAULT_PARTITION, Receipt, Run, Verdict
 from ..engine.acks import Stretch
 from ..engine.requests import PopAsk
 from ..storage.ack import AckResult
@@ -76,11 +76,12 @@ def _queued(run: Run, index: int) -> list[str]:
 
 def _verdict(index: int, item: PushEntry, verdict: Verdict) -> str:
     """What was refused is `failed`, a status that every client knows; `code` says what kind of failure it was."""
+    name = verdict.transaction_id or None
     shown = {
         "index": index,
         "status": verdict.status if verdict.error is None else "failed",
-        "transaction_id": verdict.transaction_id,
-        "transactionId": verdict.transaction_id,
+        "transaction_id": name,
+        "transactionId": name,
         "message_id": verdict.message_id,
         "messageId": verdict.message_id,
         "partition_id": verdict.partition_id,
@@ -89,6 +90,7 @@ def _verdict(index: int, item: PushEntry, verdict: Verdict) -> str:
         "queueName": item.queue,
     }
     if verdict.error is not None:
+        shown |= {"queue": item.queue, "partition": item.partition or DEFAULT_PARTITION}
         shown |= {"error": verdict.error, "code": verdict.status}
     return quoted(shown)
 

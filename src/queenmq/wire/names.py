@@ -15,12 +15,19 @@ class InvalidValue(ValueError):
     """A value that a user sent and that is not allowed: which field, what was given, what is allowed."""
 
     def __init__(self, field: str, given: object, allowed: str) -> None:
-        shown = given if isinstance(given, str) else repr(given)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        super().__init__(f"{field} must be {allowed}, not {shown!a}")
+        super().__init__(f"{field} must be {allowed}, not {_shown(given)}")
         self.field = field
         self.given = given
         self.allowed = allowed
+
+
+def _shown(given: object) -> str:
+    """As JSON has it, in ASCII and not at any length; a text between quotes."""
+    if given is None or isinstance(given, bool):
+        return {None: "null", True: "true", False: "false"}[given]
+    text = given if isinstance(given, str) else repr(given)
+    text = text if len(text) <= 60 else text[:57] + "..."
+    return ascii(text) if isinstance(given, str) else text
 
 
 def check_name(field: str, value: object, *, empty: bool = False, longest: int = MAX_NAME) -> None:

@@ -5,7 +5,7 @@ A missing field and an explicit null are the same everywhere, because clients se
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -67,10 +67,12 @@ class TransactionBody(msgspec.Struct, gc=False, rename="camel"):
 
 
 class ConfigureBody(msgspec.Struct, gc=False):
+    """The options stay as they were sent: those that are not known may be anything."""
+
     queue: str | None = None
     namespace: str | None = None
     task: str | None = None
-    options: dict[str, Any] | None = None
+    options: dict[str, msgspec.Raw] | None = None
 
 
 class LeaseBody(msgspec.Struct, gc=False):

@@ -35,7 +35,7 @@ _many: Final = msgspec.json.Decoder(AckBatchBody)
 
 
 def parse_ack(body: bytes, limits: Limits) -> AckEntry:
-    entry = decode(_one, body, _SINGLE)
+    entry = decode(_one, body, _SINGLE, limits.max_json_depth)
     for field, value in (("transactionId", entry.transaction_id), ("partitionId", entry.partition_id)):
         if not value:
             raise missing(field, _SINGLE)
@@ -47,7 +47,7 @@ def parse_ack(body: bytes, limits: Limits) -> AckEntry:
 
 def parse_ack_batch(body: bytes, limits: Limits) -> tuple[list[AckEntry], str | None]:
     """The acks, and the group that they are for."""
-    batch = decode(_many, body, _BATCH)
+    batch = decode(_many, body, _BATCH, limits.max_json_depth)
     if batch.acknowledgments is None:
         raise missing("acknowledgments", _BATCH)
     if len(batch.acknowledgments) > limits.max_push_items:

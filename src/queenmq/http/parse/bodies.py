@@ -12,13 +12,20 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from ...wire.payload import MAX_DEPTH
 from ..errors import InvalidField, InvalidJson
+from .places import field_at, field_deeper_than, first_not_unicode
 
 Body = TypeVar("Body")
 
 _MISMATCH: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `([^`]+)`(?: - at `\$\.?(.*)`)?", re.DOTALL)
+_OUT_OF_RANGE: Final = re.compile(r"out of range(?: - at `\$\.?(.*)`)?", re.DOTALL)
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _INDEX: Final = re.compile(r"\[\d+\]")
+_VERY_DEEP: Final = 300
+"""Deeper than any allowed payload stands in any body, and not as deep as the decoder can follow."""
+
 _WORDS: Final = {
     "str": "a string",
     "int": "an integer",
@@ -29,25 +36,42 @@ _WORDS: Final = {
 }
 
 
-def decode(decoder: msgspec.json.Decoder[Body], body: bytes, phrases: Mapping[str, str]) -> Body:
+def decode(
+    decoder: msgspec.json.Decoder[Body], body: bytes, phrases: Mapping[str, str], max_depth: int = MAX_DEPTH
+) -> Body:
     """`phrases` by field, with `[]` for any index and "" for the body itself. An empty body is an empty object."""
     try:
         return decoder.decode(body or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if body.isspace():
             return decode(decoder, b"", phrases)
-        raise explain(error, phrases) from None
+        raise explain(error, body, phrases, max_depth) from None
 
 
-def explain(error: Exception, phrases: Mapping[str, str]) -> InvalidField | InvalidJson:
+def explain(error: Exception, body: bytes, phrases: Mapping[str, str], max_depth: int) -> InvalidField | InvalidJson:
     """What to answer when the decoder raised this."""
     if isinstance(error, RecursionError):
-        return InvalidField("the body is nested too deeply")
-    if isinstance(error, UnicodeDecodeError):
-        return InvalidJson("Invalid JSON: the body is not valid UTF-8")
+        field = field_deeper_than(body, _VERY_DEEP)
+        return InvalidField(f"{field or 'the body'} must be JSON nested at most {max_depth} deep", field=field)
     if isinstance(error, msgspec.ValidationError):
         return _invalid(str(error), phrases)
-    return InvalidJson(f"Invalid JSON: {error}")
+    return _unreadable(error, body)
+
+
+def _unreadable(error: Exception, body: bytes) -> InvalidField | InvalidJson:
+    """Something is not Unicode, or not JSON: what comes first is named."""
+    found = _BYTE.search(str(error))
+    stopped = int(found[1]) if found else None
+    odd = first_not_unicode(body)
+    if odd is not None and (stopped is None or odd[0] <= stopped):
+        field, what = field_at(body, odd[0]), f"{odd[1]} (byte {odd[0]})"
+        if field is None:
+            return InvalidJson(f"Invalid JSON: {what}")
+        return InvalidField(f"{field} must be Unicode in UTF-8: {what}", field=field)
+    if isinstance(error, UnicodeDecodeError):
+        return InvalidJson("Invalid JSON: the body is not valid UTF-8")
+    field = None if stopped is None else field_at(body, stopped)
+    return InvalidJson(f"Invalid JSON: {error}" + (f", in {field}" if field else ""), field=field)
 
 
 def missing(field: str, phrases: Mapping[str, str]) -> InvalidField:
@@ -62,8 +86,8 @@ def _invalid(text: str, phrases: Mapping[str, str]) -> InvalidField:
     if found:
         return missing(f"{found[2]}.{found[1]}" if found[2] else found[1], phrases)
     found = _MISMATCH.search(text)
-    if not found:  # a number out of range, for example
-        return InvalidField(text)
+    if found is None:
+        return _out_of_range(text, phrases)
     wanted, given, field = _words(found[1]), _word(found[2]), found[3] or ""
     if given == "null" and field:
         return missing(field, phrases)
@@ -71,6 +95,17 @@ def _invalid(text: str, phrases: Mapping[str, str]) -> InvalidField:
     if phrase is None:
         return InvalidField(f"{field or 'the body'} must be {wanted}, not {given}", field=field or None)
     return InvalidField(f"{phrase}: {field or 'the body'} is {given}", field=field or None)
+
+
+def _out_of_range(text: str, phrases: Mapping[str, str]) -> InvalidField:
+    """A number too large for any type. What the field should be is known by its phrase only."""
+    found = _OUT_OF_RANGE.search(text)
+    if found is None:
+        return InvalidField(text)
+    field = found[1] or ""
+    phrase = phrases.get(_INDEX.sub("[]", field))
+    what = f"{field or 'the body'} is a number out of range"
+    return InvalidField(f"{phrase}: {what}" if phrase else what, field=field or None)
 
 
 def _words(types: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
+from ...domain.options import OPTIONS
 from ...engine.requests import TransactionAsk
 from ...wire.names import InvalidValue, check_name
 from ...wire.requests import AckEntry, ConfigureBody, LeaseBody, OperationEntry, PushEntry, TransactionBody
@@ -29,6 +30,7 @@ _TRANSACTION: Final = {
     **{f"operations[].{field}": phrase for field, phrase in PUSH_PHRASES.items() if field},
 }
 _CONFIGURE: Final = {"queue": "queue is required"}
+_LEASE: Final = {"seconds": f"seconds must be an integer from 1 to {MAX_EXTENSION}"}
 
 _transaction: Final = msgspec.json.Decoder(TransactionBody)
 _configure: Final = msgspec.json.Decoder(ConfigureBody)
@@ -47,7 +49,7 @@ class Configuration:
 
 def parse_transaction(body: bytes, limits: Limits, pushes: PushParser) -> TransactionAsk:
     """What the engine is asked; raises for the first operation that may not be done."""
-    decoded = decode(_transaction, body, _TRANSACTION)
+    decoded = decode(_transaction, body, _TRANSACTION, limits.max_json_depth)
     for name, extra in (("kv", decoded.kv), ("timers", decoded.timers)):
         if extra:
             raise InvalidField(f"{name} operations are not supported by this server", field=name)
@@ -63,12 +65,11 @@ def parse_transaction(body: bytes, limits: Limits, pushes: PushParser) -> Transa
         )
     for index, step in enumerate(steps):
         _check_step(f"operations[{index}]", step, limits, pushes)
-    leases = dict.fromkeys(lease for lease in decoded.required_leases or () if lease)
-    return TransactionAsk(steps, tuple(leases))
+    return TransactionAsk(steps, _leases(decoded.required_leases or (), limits))
 
 
 def parse_configure(body: bytes, limits: Limits) -> Configuration:
-    decoded = decode(_configure, body, _CONFIGURE)
+    decoded = decode(_configure, body, _CONFIGURE, limits.max_json_depth)
     if not decoded.queue:
         raise missing("queue", _CONFIGURE)
     for field, value, empty in (
@@ -78,17 +79,43 @@ def parse_configure(body: bytes, limits: Limits) -> Configuration:
     ):
         if value is not None:
             check_name(field, value, empty=empty, longest=limits.max_name_length)
-    return Configuration(decoded.queue, decoded.namespace, decoded.task, decoded.options or {})
+    return Configuration(decoded.queue, decoded.namespace, decoded.task, _options(decoded.options or {}))
+
+
+def _options(given: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    """The values of the options that are known. One that cannot be a value goes on as text, which no option takes."""
+    sent = {option.name: bytes(given[option.name]) for option in OPTIONS if option.name in given}
+    return {name: _scalar(raw) for name, raw in sent.items()}
+
+
+def _scalar(raw: bytes) -> Any:
+    if raw[:1] not in (b"[", b"{"):
+        try:
+            return msgspec.json.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+    return raw.decode(errors="replace")
 
 
 def parse_lease(body: bytes) -> int:
     """For how many seconds."""
-    seconds = decode(_lease, body, {}).seconds
+    seconds = decode(_lease, body, _LEASE).seconds
     if seconds is None:
         return DEFAULT_EXTENSION
     if not 1 <= seconds <= MAX_EXTENSION or seconds != int(seconds):
         raise InvalidValue("seconds", seconds, f"an integer from 1 to {MAX_EXTENSION}")
     return int(seconds)
+
+
+def _leases(given: Sequence[str | None], limits: Limits) -> tuple[str, ...]:
+    """Each once. A text that is no lease is one that nobody holds, but it is not passed around at any length."""
+    if len(given) > limits.max_push_items:
+        most = limits.max_push_items
+        raise InvalidField(f"requiredLeases must be at most {most}, not {len(given)}", field="requiredLeases")
+    for index, lease in enumerate(given):
+        if lease:
+            check_name(f"requiredLeases[{index}]", lease, longest=limits.max_name_length)
+    return tuple(dict.fromkeys(lease for lease in given if lease))
 
 
 def _step(where: str, entry: OperationEntry) -> list[PushEntry] | AckEntry:
@@ -122,4 +149,4 @@ def _check_step(where: str, step: list[PushEntry] | AckEntry, limits: Limits, pu
 
 
 def _shown(value: str | None) -> str:
-    return ascii(value if value is None or len(value) <= 60 else value[:57] + "...")
+    return "null" if value is None else ascii(value if len(value) <= 60 else value[:57] + "...")

@@ -7,9 +7,8 @@ bad one.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -31,15 +30,9 @@ PHRASES: Final = {
 
 _REMEMBERED: Final = 65_536
 _REMEMBERED_LENGTH: Final = 100
-_EXPLAINED_BYTES: Final = 1024 * 1024
-"""A longer body that cannot be decoded is refused without looking for the item: that would take too long."""
-
 _PRINTABLE: Final = bytes(range(0x20, 0x7F))
-_OUTSIDE_STRINGS: Final = bytes.maketrans(b"{}", b"[]")
-_NOT_LAYOUT: Final = bytes(byte for byte in range(256) if byte not in b"[]{},")
 
 _decode: Final = msgspec.json.Decoder(PushBody).decode
-_decode_raw: Final = msgspec.json.Decoder(dict[str, list[dict[str, msgspec.Raw]]]).decode
 
 
 class PushParser:
@@ -125,48 +118,4 @@ class PushParser:
     def _explained(self, error: Exception, body: bytes) -> Exception:
         if not body.strip():
             return missing("items", PHRASES)
-        if isinstance(error, RecursionError):
-            field, depth = deep_item(body, "items"), self._limits.max_json_depth
-            return InvalidField(f"{field} must be JSON nested at most {depth} deep", field=field)
-        if isinstance(error, msgspec.ValidationError) or len(body) > _EXPLAINED_BYTES:
-            return explain(error, PHRASES)
-        return _odd_text(error, body) or explain(error, PHRASES)
-
-
-def deep_item(body: bytes, field: str) -> str:
-    """Which payload is nested beyond what the decoder can follow, as `items[i].payload`."""
-    layout = b"".join(body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
-    layout = layout.translate(_OUTSIDE_STRINGS, _NOT_LAYOUT)[:_EXPLAINED_BYTES]
-    depth = index = 0
-    for byte in layout:
-        if byte == 0x5B:
-            depth += 1
-            if depth > 300:
-                return f"{field}[{index}].payload"
-        elif byte == 0x5D:
-            depth -= 1
-            if depth < 2:
-                index = 0
-        elif depth == 2:
-            index += 1
-    return field
-
-
-def _odd_text(error: Exception, body: bytes) -> Exception | None:
-    """The item whose text is not Unicode: bytes that are not UTF-8, or half of a surrogate pair."""
-    try:
-        if isinstance(error, UnicodeDecodeError):
-            items: Sequence[Mapping[str, Any]] = _decode_raw(body)["items"]
-        else:
-            items = [
-                {key: json.dumps(value).encode() for key, value in item.items()}
-                for item in json.loads(body.decode(errors="surrogateescape"))["items"]
-            ]
-        for index, item in enumerate(items):
-            for key in ("queue", "partition", "transactionId", "traceId", "payload"):
-                check_payload(f"items[{index}].{key}", bytes(item.get(key, b"null")), valid_json=True)
-    except InvalidValue as found:
-        return found
-    except (ValueError, RecursionError, LookupError, AttributeError, TypeError):
-        return None
-    return None
+        return explain(error, body, PHRASES, self._limits.max_json_depth)

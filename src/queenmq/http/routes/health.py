@@ -14,6 +14,7 @@ from ...storage.errors import DatabaseUnavailable, StorageError
 from ...storage.migrate import require_current
 from ...storage.pool import translated
 from ..answer import Answer
+from ..errors import failure
 from .context import Call, Context
 
 PATIENCE: Final = 1.0
@@ -40,7 +41,9 @@ async def ready(context: Context, call: Call) -> Answer:
     if problem is not None:
         reasons.append(problem)
     report: dict[str, Any] = {"ready": not reasons, "reasons": reasons}
-    return Answer(503 if reasons else 200, msgspec.json.encode(report))
+    if reasons:
+        return failure(503, f"This server is not ready: {'; '.join(reasons)}", "not_ready", more=report)
+    return Answer(200, msgspec.json.encode(report))
 
 
 async def engine_stats(context: Context, call: Call) -> Answer:
