@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from queenmq import __version__
 from queenmq.cli.exits import Exit
-from tests.cli.conftest import DEADLINE, Queen, StartQueen
+from tests.cli.conftest import DEADLINE, QUEEN, Queen, StartQueen
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -23,6 +24,12 @@ def test_the_exit_codes_are_documented() -> None:
 def test_the_version_is_shown(queen: Queen) -> None:
     answer = queen("--version")
     assert (answer.returncode, answer.stdout) == (Exit.OK, f"queen {__version__}\n")
+
+
+def test_without_a_stdout_there_is_nobody_to_tell(environment: dict[str, str]) -> None:
+    command = ["sh", "-c", 'exec "$0" config >&-', str(QUEEN)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert (done.returncode, done.stderr) == (Exit.OK, "")
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["config", "--nonsense"], ["db", "nonsense"]])
@@ -41,6 +48,15 @@ def test_an_unreachable_database_is_one_sentence(queen: Queen, arguments: list[s
     assert "127.0.0.1" in sentence
     assert "hunter2" not in answer.stderr
     assert answer.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [["db", "migrate"], ["db", "check"], ["db", "psql"], ["serve", "--port", "0"]])
+def test_a_parameter_of_other_programs_in_the_url_is_one_sentence(queen: Queen, arguments: list[str]) -> None:
+    answer = queen(*arguments, DATABASE_URL="postgresql://ann:hunter2@127.0.0.1:1/shop?schema=public")
+    assert answer.returncode == Exit.USAGE
+    (sentence,) = answer.stderr.splitlines()
+    assert sentence.endswith("its parameter 'schema' is not one that is known here; leave it out.")
+    assert "hunter2" not in sentence
 
 
 def test_a_data_directory_that_is_not_ours_is_one_sentence(queen: Queen, data_dir: Path) -> None:

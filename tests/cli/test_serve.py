@@ -75,6 +75,20 @@ def test_it_keeps_what_it_was_given_until_it_is_started_again(
     assert queen("db", "psql", "-Atc", READ, **local).stdout == 'orders|ann|1|{"total": 12}\n'
 
 
+def test_it_goes_on_when_nobody_reads_what_it_says(start_queen: StartQueen, data_dir: Path) -> None:
+    server = start_queen("serve", "--port", "0", "--data-dir", str(data_dir))
+    assert server.stdout is not None
+    assert server.stderr is not None
+    server.stdout.close()
+    url = next(json.loads(line)["url"] for line in server.stderr if '"ready at' in line)
+    with urllib.request.urlopen(f"{url}/health", timeout=DEADLINE) as answer:
+        assert answer.status == 200
+    server.terminate()
+    _, rest = server.communicate(timeout=DEADLINE)
+    assert server.returncode == Exit.OK
+    assert [json.loads(line)["message"] for line in rest.splitlines()] == ["stopping", "stopping PostgreSQL", "stopped"]
+
+
 def test_a_postgresql_that_dies_is_started_again(queen: Queen, start_queen: StartQueen, data_dir: Path) -> None:
     local = {"QUEEN_DATA_DIR": str(data_dir)}
     server = start_queen("serve", "--port", "0", **local)
@@ -155,6 +169,13 @@ def test_on_tcp_it_asks_for_the_password_and_never_shows_it_unasked(
     seen = queen("db", "psql", "-c", look, DATABASE_URL=url)
     assert f"postgresql://queen@127.0.0.1:{free_port}/queen" in seen.stdout
     assert str(urlsplit(url).password) not in seen.stdout
+    role = """CREATE ROLE ann SUPERUSER LOGIN PASSWORD 'p+&="w %d'"""
+    assert queen("db", "psql", "-c", role, DATABASE_URL=url).returncode == Exit.OK
+    as_parameter = f"postgresql://ann@127.0.0.1:{free_port}/queen?password=p+%26%3D%22w%20%25d&connect_timeout=10"
+    assert queen("db", "check", DATABASE_URL=as_parameter).stdout == "ok\n"
+    seen = queen("db", "psql", "-c", look, DATABASE_URL=as_parameter)
+    assert f"postgresql://ann@127.0.0.1:{free_port}/queen?connect_timeout=10 " in seen.stdout
+    assert "password" not in seen.stdout
     refused = queen("db", "check", DATABASE_URL=f"postgresql://queen:wrong-one@127.0.0.1:{free_port}/queen")
     assert refused.returncode == Exit.UNREACHABLE
     (sentence,) = refused.stderr.splitlines()

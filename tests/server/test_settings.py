@@ -164,6 +164,9 @@ def test_the_default_data_directory_suits_the_platform(
         "postgresql://u@[::1]:5432/d",
         "postgresql://u@a:1,b:2/d",
         "postgresql://u@/d?host=/run/postgresql",
+        "postgresql://u@/d?host=/run/postgresql&port=5433&user=ann@work&",
+        "postgresql://h/d?ssl=true&target_session_attrs=read-write&channel_binding=require&connect_timeout=10",
+        "postgresql://h/d?gssencmode=prefer&options=-c%20search_path%3Dshop&application_name=shop",
     ],
 )
 def test_a_database_url_is_passed_on_as_it_is(url: str) -> None:
@@ -185,6 +188,10 @@ def test_a_database_url_is_passed_on_as_it_is(url: str) -> None:
         "postgresql:///u:S3CRET@h/d",
         "postgresql://u:S3CRET/S3CRET@[h/d",
         "postgresql://u:S3 CRET@h/d",
+        "postgresql://u:5432?S3=CRET&S3=CRET@h/d",
+        "postgresql://h/d?password=S3&CRET",
+        "postgresql://h/d?password=S3&CRET&sslpassword=S3CRET",
+        "postgresql://h/d?password=S3CRET&schema=public",
     ],
 )
 def test_a_bad_database_url_is_refused_without_showing_its_password(url: str) -> None:
@@ -198,6 +205,30 @@ def test_a_bad_database_url_is_refused_without_showing_its_password(url: str) ->
 def test_a_bad_character_in_a_password_comes_with_its_escape() -> None:
     (problem,) = problems({"DATABASE_URL": "postgresql://u:S3#CRET@h/d"})
     assert problem.endswith("where a # in the user or password is written %23.")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ("schema=public", "its parameter 'schema' is not one that is known here; leave it out."),
+        (
+            "sslmode=require&pgbouncer=true",
+            "its parameter 'pgbouncer' is not one that is known here; set QUEEN_PGBOUNCER instead.",
+        ),
+        ("statement_timeout=5", "its parameter 'statement_timeout' is not one that is known here; leave it out."),
+        ("require_auth=scram-sha-256", "its parameter 'require_auth' is not one that is known here; leave it out."),
+        ("ssl=maybe", "its parameter 'ssl' is not one that is known here; leave it out."),
+        ("gssencmode=require", "its parameter 'gssencmode' cannot be require: GSSAPI encryption is not supported."),
+        ("target_session_attrs=x", "can be any, primary, standby, read-write, read-only, prefer-standby."),
+        ("port=x", "its port must be 1 to 65535."),
+        ("port=5432,", "its port must be 1 to 65535."),
+        ("sslmode", "its parameters cannot be read."),
+    ],
+)
+def test_a_parameter_that_cannot_be_followed_is_named(parameters: str, said: str) -> None:
+    (problem,) = problems({"DATABASE_URL": f"postgresql://u:S3CRET@h/d?{parameters}"})
+    assert problem.endswith(said)
+    assert "S3CRET" not in problem
 
 
 @given(

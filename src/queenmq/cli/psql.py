@@ -7,24 +7,20 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from queenmq.embedded import binaries
+from queenmq.storage.url import without_password
 
 
 def run_psql(dsn: str, arguments: list[str], *, bin_dir: Path | None) -> int:
     """Run psql on the database until it ends, and return its exit code."""
-    parts = urlsplit(dsn)
-    environment = dict(os.environ)
-    if parts.password is not None:
-        # Everyone on the machine can read a command line, so the password must not stand in it.
-        environment["PGPASSWORD"] = unquote(parts.password)
-        login, _, address = parts.netloc.rpartition("@")
-        parts = parts._replace(netloc=f"{login.partition(':')[0]}@{address}")
+    # Everyone on the machine can read a command line, so the password must not stand in it.
+    shown, password = without_password(dsn)
+    environment = os.environ if password is None else {**os.environ, "PGPASSWORD": password}
     # Ctrl-C is for psql, where it cancels a query. A handler, unlike SIG_IGN, is not inherited by psql.
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        command = [_find_psql(bin_dir), "--no-psqlrc", parts.geturl(), *arguments]
+        command = [_find_psql(bin_dir), "--no-psqlrc", shown, *arguments]
         return subprocess.run(command, env=environment, check=False).returncode
     finally:
         signal.signal(signal.SIGINT, before)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from queenmq import __version__
-from queenmq.cli.console import line, out
+from queenmq.cli.console import line, out, unread
 from queenmq.server.database import Database
 from queenmq.server.kinds import redact_url
 from queenmq.server.serve import Started
@@ -45,9 +45,7 @@ def serve(
         "--data-dir": ("QUEEN_DATA_DIR", data_dir),
         "--database-url": ("DATABASE_URL", database_url),
     }
-    run(
-        _settings({option: (name, text) for option, (name, text) in given.items() if text is not None}), ready=_announce
-    )
+    run(_settings({option: (name, text) for option, (name, text) in given.items() if text is not None}), ready=_ready)
 
 
 def _settings(options: Mapping[str, tuple[str, str]]) -> Settings:
@@ -63,6 +61,12 @@ def _settings(options: Mapping[str, tuple[str, str]]) -> Settings:
         written = {name: option for option, (name, _) in options.items()}
         said = [problem.partition(" ") for problem in error.problems]
         raise SettingsError([f"{written.get(name, name)} {rest}" for name, _, rest in said]) from None
+
+
+def _ready(started: Started) -> None:
+    """`queen serve | head -1` has a reader that leaves; the server stays."""
+    with unread():
+        _announce(started)
 
 
 def _announce(started: Started) -> None:

@@ -27,6 +27,7 @@ from .sockets import tune
 _MOST_HELD = MOST_OF_A_STRANGER
 _ONE_WRITE = 64 * 1024
 _LINGER = 2.0
+_LINGER_AT_THE_END = 0.5
 _MOST_REFUSED = 128
 _FIRST_PROBE = 0.002
 _LONGEST_PROBE = 5.0
@@ -200,10 +201,18 @@ class HotProtocol(Reading):
         self._refuse(timed_out(what, seconds).answer)
 
     def shutdown(self) -> None:
-        if not (self._current or self._ahead or self._held or self._reading):
+        """What is complete is answered, and the answer closes. A client that has sent a part of a request may take as
+        long as it likes for the rest, so that is not waited for."""
+        if self._current or self._ahead:
+            if self._cycle is not None:
+                self._cycle.keep_alive = False
+        elif self._reading == BODY:
+            pausing, self._pausing = self._pausing, None
+            if pausing is not None:
+                pausing.cancel()
+            self._refuse(answer_for(Stopping("the request is not complete")))
+        elif not self._held:
             self._transport.close()
-        elif self._cycle is not None:
-            self._cycle.keep_alive = False
 
     # Answering
 
@@ -399,6 +408,8 @@ class HotProtocol(Reading):
         self._since = self._service.now
         self._transport.write_eof()
         self._resume_reading()
+        if self._service.draining:
+            self._service.loop.call_later(_LINGER_AT_THE_END, self._transport.abort)
 
     def _proceed(self) -> None:
         """After an answer, or when the client has read some: on with the next request."""
@@ -417,6 +428,9 @@ class HotProtocol(Reading):
             return
         if self._eof:
             self._transport.close()
+            return
+        if self._service.draining:
+            self.shutdown()
             return
         if self._reading == BODY and self._request.expects_continue:
             self._ask_for_body()

@@ -38,7 +38,7 @@ class Connection(Protocol):
         """Give up on the client if it has been taking too long."""
 
     def shutdown(self) -> None:
-        """Close after the requests under way, or at once when there is none."""
+        """Close after the requests under way, or at once when there is none; one of which a part is missing is not."""
 
 
 class Service:

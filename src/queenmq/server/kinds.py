@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+from queenmq.storage.url import problem
+
 T = TypeVar("T")
 
 MASK = "****"
@@ -111,6 +113,8 @@ def _parse_postgres_url(text: str) -> str:
         raise NotAllowedError(f"{example}; it names no host")
     for address in filter(None, addresses.split(",")):
         _check_address(address, example)
+    if (wrong := problem(text)) is not None:
+        raise NotAllowedError(f"{example}; {wrong}")
     return text
 
 
@@ -126,7 +130,9 @@ def _check_address(address: str, example: str) -> None:
 def redact_url(text: str) -> str:
     """The text with every password in it replaced, also when it is not a well-formed URL."""
     text = re.sub(r"^((?>(?:[a-zA-Z]+://)?)[^:@?]*):.*@", rf"\1:{MASK}@", text, flags=re.DOTALL)
-    return re.sub(r"(password\s*=\s*)('[^']*'|[^&\s]*)", rf"\1{MASK}", text, flags=re.IGNORECASE)
+    # After an & in a password that is not escaped, what looks like a parameter is the rest of it.
+    value = r"('[^']*'|[^&\s]*(&[^=&\s]*(?=&|$))*)"
+    return re.sub(rf"(password\s*=\s*){value}", rf"\1{MASK}", text, flags=re.IGNORECASE)
 
 
 BOOLEAN = Kind("boolean", "`true`, `false`, `1`, `0`", _parse_boolean)

@@ -123,7 +123,8 @@ class Supervisor:
             case Leaving():
                 worker.state = State.LEAVING
                 self._acceptor.adopt(worker.take_back())
-                self._loop.call_later(self._settings.drain_timeout / 1000, self._lose_patience, worker)
+                if not self._stopping:  # otherwise its time runs already
+                    self._loop.call_later(self._settings.drain_timeout / 1000, self._lose_patience, worker)
 
     def _serving(self, worker: WorkerHandle) -> None:
         worker.state = State.SERVING

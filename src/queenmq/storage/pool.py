@@ -9,10 +9,17 @@ from typing import Any, Final, Protocol, TypeVar
 import asyncpg
 
 from . import session
-from .errors import UnsupportedDatabase, translate
+from .errors import AccessRefused, DatabaseUnavailable, UnsupportedDatabase, translate
+from .url import for_driver
 
 _DEADLOCKS: Final = 10
 _STALE: Final = 100  # sessions in a row that are not as the role says
+_BAD_OPTIONS: Final = (
+    asyncpg.UndefinedObjectError,
+    asyncpg.InvalidParameterValueError,
+    asyncpg.CantChangeRuntimeParamError,
+    asyncpg.PostgresSyntaxError,
+)
 _Answer = TypeVar("_Answer")
 
 
@@ -38,10 +45,10 @@ async def connect(
 ) -> asyncpg.Connection:
     """One connection with the engine's session settings."""
     options = session.arguments(statement_timeout_ms=statement_timeout_ms, pgbouncer=pgbouncer, lazy_commit=lazy_commit)
-    async with translated():
+    async with _connecting():
         if pgbouncer:
-            return await _accepted(dsn, timeout=connect_timeout, **options)
-        return await asyncpg.connect(dsn, timeout=connect_timeout, **options)
+            return await _accepted(for_driver(dsn), timeout=connect_timeout, **options)
+        return await asyncpg.connect(for_driver(dsn), timeout=connect_timeout, **options)
 
 
 async def _accepted(*arguments: Any, **options: Any) -> asyncpg.Connection:
@@ -64,8 +71,8 @@ async def connect_unchecked(
 ) -> asyncpg.Connection:
     """For whoever puts the settings in effect: behind PgBouncer they may not be so yet."""
     options = session.arguments(statement_timeout_ms=statement_timeout_ms, pgbouncer=pgbouncer)
-    async with translated():
-        return await asyncpg.connect(dsn, timeout=connect_timeout, **options)
+    async with _connecting():
+        return await asyncpg.connect(for_driver(dsn), timeout=connect_timeout, **options)
 
 
 async def create_pool(
@@ -74,7 +81,7 @@ async def create_pool(
     """A pool of such connections; it opens them as they are needed."""
     async with translated():
         return await asyncpg.create_pool(
-            dsn,
+            for_driver(dsn),
             min_size=0,
             max_size=size,
             timeout=connect_timeout,
@@ -95,6 +102,20 @@ async def undeadlocked(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
         except asyncpg.DeadlockDetectedError:
             continue
     return await call()
+
+
+@asynccontextmanager
+async def _connecting() -> AsyncIterator[None]:
+    """As `translated`, and for what only a URL can bring about: `options` that PostgreSQL refuses, or no address."""
+    async with translated():
+        try:
+            yield
+        except _BAD_OPTIONS as error:
+            raise AccessRefused(str(error)) from error
+        except ValueError as error:
+            if isinstance(error, asyncpg.InterfaceError):
+                raise
+            raise DatabaseUnavailable("the URL cannot be read") from error
 
 
 @asynccontextmanager

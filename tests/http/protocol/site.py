@@ -194,6 +194,10 @@ class Site:
         requests = [getattr(connection, "_request", None) for connection in list(self.service.connections)]
         return sum(request.read for request in requests if request is not None)
 
+    def reading(self) -> list[int]:
+        """What each connection is in the middle of."""
+        return self.call(lambda: [each._reading for each in self.service.connections])  # type: ignore[attr-defined]
+
     def drain(self) -> Any:
         return asyncio.run_coroutine_threadsafe(self.service.drain(), self.loop)
 

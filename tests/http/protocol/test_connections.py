@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import gc
@@ -13,8 +14,10 @@ from collections.abc import Callable
 
 import pytest
 
+from queenmq.http import protocol
 from queenmq.http.limits import Limits
 from queenmq.http.protocol import HotProtocol
+from queenmq.http.reading import BODY, HEAD, NOTHING
 from tests.http.protocol.site import DEADLINE, Client, Reply, Site, chunked, get, post, until
 
 POLL = get("/api/v1/pop/queue/q")
@@ -292,24 +295,90 @@ class TestUpgrades:
 class TestDrain:
     def test_idle_connections_close_and_requests_under_way_finish(self, site: Site) -> None:
         with contextlib.ExitStack() as stack:
-            idle, poll, slow, half = (stack.enter_context(site.client()) for _ in range(4))
+            idle, poll, slow = (stack.enter_context(site.client()) for _ in range(3))
             poll.send(POLL)
             slow.send(get("/slow"))
-            half.send(post("/api/v1/push", b"12")[:-1])
-            until(lambda: site.stats()["connections"] == 4 and site.stats()["parked"] == 1 and site.slow)
+            until(lambda: site.stats()["connections"] == 3 and site.stats()["parked"] == 1 and site.slow)
             draining = site.drain()
             assert idle.is_closed()
             assert not draining.done()
-            half.send(b"2")
-            reply = half.reply()
-            assert (reply.status, reply.body, reply.closes) == (201, b"12", True)
             site.answer_poll(0, None)
             assert poll.reply().closes
             assert not draining.done()
             site.call(site.slow[0].set)
             assert slow.reply().closes
             draining.result(DEADLINE)
-            assert all(client.is_closed() for client in (poll, slow, half))
+            assert all(client.is_closed() for client in (poll, slow))
+
+    @pytest.mark.parametrize("size", [1, 20, len(post("/api/v1/push", b"12")) - 3])
+    def test_a_part_of_a_head_is_not_waited_for(self, site: Site, size: int) -> None:
+        with site.client() as client:
+            client.send(post("/api/v1/push", b"12")[:size])
+            until(lambda: site.reading() == [HEAD])
+            draining = site.drain()
+            assert client.is_closed()
+            draining.result(DEADLINE)
+
+    @pytest.mark.parametrize(
+        "part",
+        [
+            post("/api/v1/push", b"12")[:-2],
+            post("/api/v1/push", b"12")[:-1],
+            post("/echo/x", b"12", "Expect: 100-continue")[:-2],
+            chunked("/api/v1/push", b"12", end=b""),
+            chunked("/api/v1/push", b"12", end=b"0\r\nMore: "),
+        ],
+    )
+    @pytest.mark.parametrize("leaves", [True, False])
+    def test_nor_the_rest_of_a_body(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch, part: bytes, leaves: bool
+    ) -> None:
+        """Also when the client stays connected, and sends on."""
+        monkeypatch.setattr(protocol, "_LINGER", 3600.0)
+        with site.client() as client:
+            client.send(part)
+            until(lambda: site.reading() == [BODY])
+            draining = site.drain()
+            _, reply = final(client)
+            assert (reply.status, reply.error["code"], reply.closes) == (503, "stopping", True)
+            assert reply.headers["retry-after"] == "1"
+            client.send(b"2" * 100_000)
+            if leaves:
+                client.socket.close()
+            else:
+                assert client.is_closed()
+            draining.result(DEADLINE)
+            assert site.handlers.handled == 0
+
+    @pytest.mark.parametrize("part", [post("/api/v1/push", b"12")[:20], post("/api/v1/push", b"12")[:-1]])
+    def test_nor_a_part_behind_the_request_under_way(self, site: Site, part: bytes) -> None:
+        with site.client() as client:
+            client.send(POLL + part)
+            site.parked(1)
+            draining = site.drain()
+            assert not draining.done()
+            site.answer_poll(0, b"{}")
+            reply = client.reply()
+            assert (reply.status, reply.closes) == (200, True)
+            assert client.is_closed()
+            draining.result(DEADLINE)
+
+    def test_nor_one_that_is_found_when_others_have_had_their_turn(self, site: Site) -> None:
+        one = get("/api/v1/pop?at-once")
+        one = one.replace(b"at-once", b"at-once" + b"x" * (4096 - len(one)))
+        with site.client() as client:
+            until(lambda: site.reading() == [NOTHING])
+
+            def read_and_drain() -> asyncio.Task[None]:
+                (connection,) = site.service.connections
+                connection.data_received(one * 8 + one[:20])  # type: ignore[attr-defined]
+                assert connection._held == one[:20]  # type: ignore[attr-defined]
+                return site.loop.create_task(site.service.drain())
+
+            draining = site.call(read_and_drain)
+            assert [reply.status for reply in client.replies(8)] == [200] * 8
+            assert client.is_closed()
+            until(draining.done)
 
     def test_without_connections_it_is_done_at_once(self, site: Site) -> None:
         site.drain().result(DEADLINE)

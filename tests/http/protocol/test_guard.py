@@ -18,7 +18,7 @@ from queenmq.http.caller import Caller, NeedsSlowPath
 from queenmq.http.guard import Guard
 from queenmq.http.limits import Limits
 from queenmq.http.routes.table import Row
-from tests.http.protocol.site import Client, Site, chunked, get, post, until
+from tests.http.protocol.site import DEADLINE, Client, Site, chunked, get, post, until
 
 ROUTES = ["/api/v1/push", "/echo/x", "http://queen/api/v1/push"]
 HUGE = 30_000_000
@@ -305,3 +305,16 @@ class TestWhileItIsFoundOut:
             guarded.say(Caller("bob", "admin"))
             reply = client.reply()
             assert (reply.status, reply.error["code"]) == (408, "timeout")
+
+
+@pytest.mark.parametrize("more", [b"", b"1"])
+def test_a_stopping_server_does_not_wait_to_learn_who_sends_a_part(guarded: GuardedSite, more: bytes) -> None:
+    with guarded.client() as client:
+        client.send(announced("/api/v1/push", 10, UNKNOWN, sent=more))
+        guarded.asked()
+        draining = guarded.drain()
+        reply = client.reply()
+        assert (reply.status, reply.error["code"], reply.closes) == (503, "stopping", True)
+        assert client.is_closed()
+        draining.result(DEADLINE)
+    assert guarded.gate.asked[0].cancelled()

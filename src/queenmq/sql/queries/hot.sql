@@ -22,10 +22,10 @@ select name from queen.queues where name = any ($1::text[]);
 
 -- name: pop
 select * from queen.pop_v1($1::text::integer[], $2::text::integer[], $3::text::integer[], $4::text::bigint[], $5::text::integer[],
-    $6::text::integer[], $7::text::uuid[], $8::text::boolean[], $9);
+    $6::text::integer[], $7::text::uuid[], $8::text::boolean[], $9, $10);
 
 -- name: pop_any
--- Many pops of one group from any partition, one partition each: $2 leases, $3 batches, $4 how many. Cursors are taken least
+-- Many pops of one group from any partition, one partition each: $2 leases, $3 batches, $4 how many, $5 bytes for each. Cursors are taken least
 -- recently served first, the first for the first request. It serves queues whose options put no condition on a delivery, and
 -- cursors with nothing special about them; for the requests left over one row says whether the queue is served (n), how many
 -- cursors were ready (partition_id), how many of them were taken (from_seq), and when the next one is ready.
@@ -43,17 +43,11 @@ with q as materialized (
     from (select *, row_number() over (order by ready_at) as place from ready) r cross join q
     join queen.partition_lookup l on l.partition_id = r.partition_id and l.last_seq > r.acked_seq
     cross join lateral (
-        select z.last_seq - z.n as below from queen.segments z
+        select z.last_seq, z.last_seq - z.n as below from queen.segments z
         where z.partition_id = r.partition_id and z.last_seq > r.acked_seq order by z.last_seq limit 1) s
     cross join lateral (select least(greatest(r.acked_seq, s.below) + ($3::text::integer[])[r.place], l.last_seq) as target) e
-    -- the last segment to deliver: the one that holds the target, or the one before the gap in which it lies. So the lease ends
-    -- with a message that is there; otherwise the ack of the last one would not end it.
-    left join lateral (
-        select y.last_seq, y.last_seq - y.n as below from queen.segments y
-        where y.partition_id = r.partition_id and y.last_seq >= e.target order by y.last_seq limit 1) x on x.below < e.target
-    cross join lateral (
-        select coalesce(x.last_seq, (select y.last_seq from queen.segments y
-            where y.partition_id = r.partition_id and y.last_seq < e.target order by y.last_seq desc limit 1)) as seg_to) u
+    cross join lateral (select case when s.last_seq >= e.target then s.last_seq
+        else queen.last_segment(r.partition_id, s.last_seq, e.target, $5::bigint) end as seg_to) u
     where r.plain
 ), leased as (
     update queen.partition_consumers c
@@ -156,6 +150,3 @@ join queen.segments s on s.partition_id = c.partition_id and s.last_seq > c.acke
     select z.last_seq from queen.segments z where z.partition_id = c.partition_id and z.last_seq >= c.lease_to order by z.last_seq limit 1)
 where c.lease_id = any ($1::uuid[])
 order by c.lease_id, c.partition_id, s.last_seq;
-
--- name: queue_names
-select queue_id, name from queen.queues where queue_id = any ($1);
