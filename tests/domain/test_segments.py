@@ -164,3 +164,36 @@ def test_a_canonical_uuid_is_its_own_key_and_another_spelling_is_not() -> None:
 
 def _column(joined: bytes | None, count: int) -> list[str]:
     return [""] * count if joined is None else joined.decode().split("\x1e")
+
+
+@given(pushes, st.integers(1, 40))
+def test_pieces_put_together_are_the_whole(rows: list[tuple[int, str | None, str | None, bool]], most: int) -> None:
+    items = [
+        PushItem("q", b"%d" % n, str(at), transaction_id=tx, producer_sub=sub, encrypted=mark)
+        for n, (at, tx, sub, mark) in enumerate(rows)
+    ]
+    segments, whole = packed(items)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("queenmq.domain.segments.PIECE_BYTES", most)
+        cut = encode(segments)
+    assert cut.bounded == whole.bounded
+    assert all(len(data) <= most or b"\x1e" not in data for data in cut.datas)
+    places = {}  # of the messages of each piece: the index of its partition, and its own
+    for index, pid in enumerate(whole.pids):
+        pieces = [piece for piece, other in enumerate(cut.pids) if other == pid]
+        ns = [cut.ns[piece] for piece in pieces]
+        assert [cut.befores[piece] for piece in pieces] == [sum(ns[:at]) for at in range(len(ns))]
+        assert [cut.afters[piece] for piece in pieces] == [sum(ns[at + 1 :]) for at in range(len(ns))]
+        assert {cut.bases[piece] for piece in pieces} == {whole.bases[index]}
+        assert cut.last_ids[pieces[-1]] == whole.last_ids[index]
+        assert b"\x1e".join(cut.datas[piece] for piece in pieces) == whole.datas[index]
+        for mine, theirs in ((cut.txs, whole.txs), (cut.subs, whole.subs)):
+            columns = [_column(mine[piece], cut.ns[piece]) for piece in pieces]
+            assert [text for column in columns for text in column] == _column(theirs[index], whole.ns[index])
+        marks = [cut.encs[piece] or "0" * cut.ns[piece] for piece in pieces]
+        assert "".join(marks) == (whole.encs[index] or "0" * whole.ns[index])
+        for piece in pieces:
+            for offset in range(cut.ns[piece]):
+                places[piece << 16 | offset] = index << 16 | cut.befores[piece] + offset
+    pointed = [(key, places[position]) for key, position in zip(cut.keys, cut.key_pos, strict=True)]
+    assert pointed == list(zip(whole.keys, whole.key_pos, strict=True))

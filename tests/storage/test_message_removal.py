@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from queenmq import sql
 from queenmq.domain.segments import Parcel, PushItem
 from queenmq.storage import dlq, messages
 from queenmq.storage.ack import AckItem
@@ -159,9 +160,7 @@ class TestDelete:
         """The answer of a push was lost and a message deleted before the push is repeated."""
         plan = PushPlan([Parcel.of([PushItem(QUEUE, str(n).encode(), "p") for n in (1, 2, 3)])], store.directory)
         encoded = await plan.prepare(store.pool)
-        await store.pool.fetch(
-            "select * from queen.push_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", *encoded
-        )
+        await store.pool.fetch(sql.query("push"), *encoded.arguments())
         first = encoded.bases[0]
         await messages.delete(
             store.pool, UUID(await store.pool.fetchval("select uid::text from queen.partitions")), first

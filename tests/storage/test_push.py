@@ -7,8 +7,10 @@ import asyncio
 import asyncpg
 import pytest
 
+from queenmq import sql
 from queenmq.domain.ids import dedup_key
 from queenmq.domain.segments import Parcel, PushItem
+from queenmq.storage.ack import AckItem
 from queenmq.storage.push import PushPlan, execute, push
 from queenmq.storage.store import Store
 from queenmq.wire.names import InvalidValue
@@ -70,7 +72,9 @@ async def test_a_repeated_attempt_stores_nothing_again_and_reports_queued(store:
     """The answer of the first attempt was lost: the same plan runs again."""
     plan = PushPlan([Parcel.of([item(1, tx=tx), item(2, "other")])], store.directory)
     encoded = await plan.prepare(store.pool)
-    await store.pool.fetch("select * from queen.push_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", *encoded)
+    await store.pool.fetch(
+        "select * from queen.push_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)", *encoded
+    )
     await execute(store.pool, plan)
     assert [verdict.status for verdict in plan.verdicts()] == ["queued", "queued"]
     assert [verdict.seq for verdict in plan.verdicts()] == [1, 1]
@@ -199,3 +203,60 @@ class TestBadInput:
             with pytest.raises(InvalidValue, match="0x1E"):
                 await push(store.pool, store.directory, [item(1), bad])
         assert await stored(store) == []
+
+
+class TestLargePushes:
+    """Much for one partition is stored in several segments, and nobody can tell."""
+
+    @staticmethod
+    def large(tx: str | None, *, count: int = 10) -> list[PushItem]:
+        big = [item(f'"{"x" * 99_990}{n}"', "big", tx=tx and f"{tx}-{n}") for n in range(count)]
+        return [*big[:4], item(1, "small"), *big[4:], item(2, "small")]
+
+    @pytest.mark.parametrize("tx", ["t", None])
+    async def test_it_is_numbered_and_named_through(self, store: Store, tx: str | None) -> None:
+        verdicts = await store.push(self.large(tx))
+        assert await store.pool.fetchval("select count(*) from queen.segments") > 4
+        rows = await store.pool.fetch(
+            "select seq, id::text, transaction_id, right(payload::text, 2) as last from queen.messages"
+            " where partition = 'big' order by seq"
+        )
+        assert [(row["seq"], row["last"]) for row in rows] == [(n + 1, f'{n}"') for n in range(10)]
+        big = [verdict for verdict in verdicts if verdict.partition_id == verdicts[0].partition_id]
+        assert [(row["seq"], row["id"], row["transaction_id"]) for row in rows] == [
+            (verdict.seq, verdict.message_id, verdict.transaction_id) for verdict in big
+        ]
+        assert await stored(store, "small") == [(1, "1"), (2, "2")]
+        assert await store.pool.fetchval("select count(*) from queen.partition_lookup_check()") == 0
+
+    @pytest.mark.parametrize("tx", ["t", None])
+    async def test_a_repeated_attempt_is_recognised(self, store: Store, tx: str | None) -> None:
+        plan = PushPlan([Parcel.of(self.large(tx))], store.directory)
+        encoded = await plan.prepare(store.pool)
+        await store.pool.fetch(sql.query("push"), *encoded.arguments())
+        await execute(store.pool, plan)
+        assert {verdict.status for verdict in plan.verdicts()} == {"queued"}
+        big = [verdict.seq for verdict in plan.verdicts() if verdict.partition_id == plan.verdicts()[0].partition_id]
+        assert big == list(range(1, 11))
+        assert await store.pool.fetchval("select count(*) from queen.messages") == 12
+
+    async def test_a_duplicate_in_the_middle_is_left_out(self, store: Store) -> None:
+        first = (await store.push([item(0, "big", tx="t-5")]))[0]
+        verdicts = await store.push(self.large("t"))
+        assert [verdict.status for verdict in verdicts].count("queued") == 11
+        assert [verdict.message_id for verdict in verdicts if verdict.status == "duplicate"] == [first.message_id]
+        rows = await store.pool.fetch(
+            "select right(payload::text, 2) as last from queen.messages where partition = 'big' order by seq"
+        )
+        assert [row["last"] for row in rows] == ["0", *(f'{n}"' for n in range(10) if n != 5)]
+
+    async def test_a_small_pop_reads_a_piece_of_it(self, store: Store) -> None:
+        await store.push(self.large("t"))
+        for number in range(5):
+            (claim,) = (await store.pop("orders", "g", partition="big", batch=2)).claims
+            assert [message.seq for message in claim.messages()] == [2 * number + 1, 2 * number + 2]
+            assert sum(row.n for row in claim.segments) <= 4
+            done = [AckItem(claim.partition_uid, f"t-{n}", group="g", lease_id=claim.lease_id) for n in range(10)]
+            results = await store.ack(done[2 * number : 2 * number + 2])
+            assert [result.success for result in results] == [True, True]
+        assert (await store.pop("orders", "g", partition="big")).claims == []

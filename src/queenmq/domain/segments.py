@@ -18,6 +18,8 @@ from ..wire.requests import PushEntry
 from .ids import MESSAGES_PER_SEGMENT, dedup_keys, message_id, new_segment_base
 
 SEPARATOR: Final = b"\x1e"
+PIECE_BYTES: Final = 256 * 1024
+"""A segment with more payload is stored in pieces: who pops one message of it should not have to read them all."""
 MAX_SEGMENTS: Final = 32767  # a dedup position packs the segment's index into the upper half of an int4
 DEFAULT_PARTITION: Final = "Default"
 
@@ -212,6 +214,8 @@ class Encoded(NamedTuple):
     keys: list[str]
     key_pos: list[int]
     bounded: list[int]
+    befores: list[int]
+    afters: list[int]
 
     def arguments(self) -> tuple[str | list[bytes | None] | list[bytes] | list[str | None] | None, ...]:
         """As the statement takes them: numbers and UUIDs as the text of an array, which costs the driver nothing per
@@ -229,6 +233,8 @@ class Encoded(NamedTuple):
             array(self.keys),
             array(self.key_pos),
             array(self.bounded),
+            array(self.befores) if any(self.afters) else None,
+            array(self.afters) if any(self.afters) else None,
         )
 
 
@@ -286,7 +292,7 @@ def group(parcels: Iterable[Parcel]) -> tuple[list[Segment], list[Receipt]]:
 
 def encode(segments: Iterable[Segment]) -> Encoded:
     """The procedure's arguments for these segments, which have their places; what is settled is left out."""
-    out = Encoded([], [], [], [], [], [], [], [], [], [], [], [])
+    out = Encoded([], [], [], [], [], [], [], [], [], [], [], [], [], [])
     for segment in sorted(segments, key=lambda segment: segment.place.partition_id):
         _encode(segment, out)
     return out
@@ -302,16 +308,61 @@ def _encode(segment: Segment, out: Encoded) -> None:
         keys, items, payloads = [keys[at] for at in kept], [items[at] for at in kept], [payloads[at] for at in kept]
         subs = None if subs is None else [subs[at] for at in kept]
         marks = None if marks is None else [marks[at] for at in kept]
-    count = len(items)
-    if not count:
+    if not items:
         return
-    position = len(out.pids) << 16
+    if segment.place.bounded and segment.place.queue_id not in out.bounded:
+        out.bounded.append(segment.place.queue_id)
+    if None in keys:
+        out.keys.append(segment.base)
+        out.key_pos.append(len(out.pids) << 16)
+    data = _intact("payload", SEPARATOR.join(payloads), len(items))
+    if len(data) <= PIECE_BYTES:
+        _encode_piece(segment, out, 0, 0, data, keys, items, subs, marks)
+        return
+    for start, end in _pieces(payloads):
+        _encode_piece(
+            segment,
+            out,
+            start,
+            len(items) - end,
+            SEPARATOR.join(payloads[start:end]),
+            keys[start:end],
+            items[start:end],
+            None if subs is None else subs[start:end],
+            None if marks is None else marks[start:end],
+        )
+
+
+def _pieces(payloads: list[Any]) -> Iterator[tuple[int, int]]:
+    """Where to cut: from, and up to. A payload that is larger than a piece stands alone."""
+    start = size = 0
+    for index, payload in enumerate(payloads):
+        if size and size + len(payload) > PIECE_BYTES:
+            yield start, index
+            start, size = index, 0
+        size += len(payload) + 1
+    yield start, len(payloads)
+
+
+def _encode_piece(
+    segment: Segment,
+    out: Encoded,
+    before: int,
+    after: int,
+    data: bytes,
+    keys: list[str | None],
+    items: list[PushEntry],
+    subs: list[str | None] | None,
+    marks: list[bool] | None,
+) -> None:
+    """`before` and `after`: how many messages of the segment stand in pieces before and after this one."""
+    position, count = len(out.pids) << 16, len(items)
     out.pids.append(segment.place.partition_id)
     out.ns.append(count)
     out.bases.append(segment.base)
-    out.last_ids.append(message_id(segment.base, count - 1))
+    out.last_ids.append(message_id(segment.base, before + count - 1))
     out.txs.append(_joined([item.transaction_id for item in items]))
-    out.datas.append(_intact("payload", SEPARATOR.join(payloads), count))
+    out.datas.append(data)
     out.traces.append(_joined([item.trace_id for item in items]))
     out.subs.append(None if subs is None else _joined(subs))
     out.encs.append("".join(["1" if mark else "0" for mark in marks]) if marks and any(marks) else None)
@@ -319,12 +370,10 @@ def _encode(segment: Segment, out: Encoded) -> None:
         out.keys.extend(keys)  # type: ignore[arg-type]
         out.key_pos.extend(range(position, position + count))
     else:
-        out.keys.append(segment.base)
-        out.key_pos.append(position)
         out.keys.extend([key for key in keys if key is not None])
         out.key_pos.extend([position + offset for offset, key in enumerate(keys) if key is not None])
-    if segment.place.bounded and segment.place.queue_id not in out.bounded:
-        out.bounded.append(segment.place.queue_id)
+    out.befores.append(before)
+    out.afters.append(after)
 
 
 def _extended(mine: list[_T] | None, have: int, theirs: list[_T] | None, start: int, count: int) -> list[_T | None]:

@@ -80,6 +80,14 @@ class EngineSettings:
         unit="messages",
         doc="Most messages one pop gets, whatever it asks for.",
     )
+    max_pop: int = row(
+        "QUEEN_MAX_POP_MB",
+        integer(1, 1024),
+        32,
+        section=_POPS,
+        unit="MB",
+        doc="Most payload data of pops answered together. With large messages a pop gets fewer than it asks for.",
+    )
     default_timeout: int = row(
         "DEFAULT_TIMEOUT",
         integer(0, _DAY),

@@ -77,6 +77,7 @@ def engine_config(plan: Plan) -> EngineConfig:
         max_items=settings.sidecar_max_items,
         max_pending_bytes=settings.sidecar_max_pending * 1024 * 1024,
         retry_timeout=settings.sidecar_retry_timeout / 1000,
+        max_pop_bytes=settings.max_pop * 1024 * 1024,
         poll_first=settings.pop_wait_initial / 1000,
         poll_threshold=settings.pop_wait_threshold,
         poll_multiplier=settings.pop_wait_multiplier,

@@ -105,8 +105,9 @@ class PopResult:
         return [message for claim in self.claims for message in claim.messages()]
 
 
-async def pop(db: Executor, requests: Sequence[PopRequest]) -> list[PopResult]:
-    """Answer many requests in one call and one commit; for a few groups, in one of each."""
+async def pop(db: Executor, requests: Sequence[PopRequest], most_bytes: int | None = None) -> list[PopResult]:
+    """Answer many requests in one call and one commit; for a few groups, in one of each. A request gets payloads of at
+    most so many bytes, unless its first segment has more."""
     results = [PopResult([]) for _ in requests]
     left = list(range(len(requests)))
     alike: dict[int, list[int]] = {}
@@ -116,16 +117,21 @@ async def pop(db: Executor, requests: Sequence[PopRequest]) -> list[PopResult]:
     async with translated():
         if len(alike) <= _FEW_GROUPS:
             for group_id, indexes in alike.items():
-                await _pop_any(db, group_id, indexes, requests, results)
+                await _pop_any(db, group_id, indexes, requests, results, most_bytes)
             left = [index for index in left if not results[index].claims and results[index].reason is None]
         if left:
-            rows = await db.fetch(sql.query("pop"), *_columns([requests[index] for index in left]))
+            rows = await db.fetch(sql.query("pop"), *_columns([requests[index] for index in left]), most_bytes)
             _read(rows, left, requests, results)
     return results
 
 
 async def _pop_any(
-    db: Executor, group_id: int, indexes: list[int], requests: Sequence[PopRequest], results: list[PopResult]
+    db: Executor,
+    group_id: int,
+    indexes: list[int],
+    requests: Sequence[PopRequest],
+    results: list[PopResult],
+    most_bytes: int | None,
 ) -> None:
     """Requests of one group that take whatever partition is next. Those for which there is nothing plain to say get
     neither claims nor a reason."""
@@ -136,6 +142,7 @@ async def _pop_any(
         array([request.lease_id for request in chosen]),
         array([request.batch for request in chosen]),
         len(chosen),
+        most_bytes,
     )
     over = rows.pop() if rows and rows[-1]["reason"] is not None else None
     _read(rows, indexes, requests, results)

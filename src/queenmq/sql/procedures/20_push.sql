@@ -76,14 +76,18 @@ begin
     end loop;
 end $$;
 
--- pids: ascending, each once. ns, bases, last_ids, txs, datas, traces, subs, encs: one entry per partition.
--- keys: the dedup keys, key_pos: for each, (index of its partition << 16) + index of its message, both from 0.
+drop function if exists queen.push_v1(bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[]);
+
+-- ns, bases, last_ids, txs, datas, traces, subs, encs: one entry per segment, pids: the partition of each, ascending.
+-- befores, afters: how many messages of its partition stand in the segments of this call before and after each, when a partition
+-- has several; their messages have one base. NULL: each partition stands once.
+-- keys: the dedup keys, key_pos: for each, (index of its segment << 16) + index of its message, both from 0.
 -- encs: NULL for a segment says that the caller takes its queue for not encrypted.
 -- bounded_queues: the queues among them that have a maxSize, as the caller knows it.
 -- A key that is already there fails the call with unique_violation: look it up, drop that message, call again.
 create or replace function queen.push_v1(
     pids bigint[], ns integer[], bases uuid[], last_ids uuid[], txs bytea[], datas bytea[], traces bytea[], subs bytea[],
-    encs text[], keys uuid[], key_pos integer[], bounded_queues integer[]
+    encs text[], keys uuid[], key_pos integer[], bounded_queues integer[], befores integer[] default null, afters integer[] default null
 ) returns table (partition_id bigint, last_seq bigint, created_at timestamptz)
 language plpgsql as $$
 #variable_conflict use_column
@@ -98,12 +102,13 @@ begin
         perform queen.reserve_depth(bounded_queues, pids, ns);
     end if;
     with g as materialized (
-        select * from unnest(pids, ns, bases, last_ids, txs, datas, traces, subs, encs)
-            g (pid, n, base, last_id, tx, data, trace, sub, enc)
+        select g.pid, g.n, g.base, g.last_id, g.tx, g.data, g.trace, g.sub, g.enc, coalesce(g.before, 0) as before, coalesce(g.after, 0) as after
+        from unnest(pids, ns, bases, last_ids, txs, datas, traces, subs, encs, befores, afters)
+            g (pid, n, base, last_id, tx, data, trace, sub, enc, before, after)
     ), allocated as (
         -- a partition that is gone is inserted with queue 0, which the guard of queen.segments refuses
         insert into queen.partition_lookup as l (partition_id, queue_id, last_seq, last_message_id, last_message_created_at)
-        select g.pid, 0, g.n, g.last_id, clock_timestamp() from g order by g.pid
+        select g.pid, 0, g.before + g.n, g.last_id, clock_timestamp() from g where g.after = 0 order by g.pid
         on conflict (partition_id) do update set
             last_seq = l.last_seq + excluded.last_seq,
             last_message_id = excluded.last_message_id,
@@ -111,15 +116,15 @@ begin
         returning l.partition_id, l.last_seq, l.last_message_created_at as at, l.encrypted,
             not l.bounded or l.queue_id = any (bounded_queues) as ok
     ), stored as (
-        insert into queen.segments (partition_id, last_seq, created_at, n, base, tx, data, trace_ids, subs, enc)
-        select a.partition_id, a.last_seq, a.at, g.n, g.base, g.tx, g.data, g.trace, g.sub, g.enc
+        insert into queen.segments (partition_id, last_seq, created_at, n, base_idx, base, tx, data, trace_ids, subs, enc)
+        select a.partition_id, a.last_seq - g.after, a.at, g.n, g.before, g.base, g.tx, g.data, g.trace, g.sub, g.enc
         from allocated a join g on g.pid = a.partition_id
     )
-    select array_agg(a.partition_id order by a.partition_id), array_agg(a.last_seq order by a.partition_id),
-           array_agg(a.at order by a.partition_id), bool_and(a.ok), bool_and(not a.encrypted or g.enc is not null)
+    select array_agg(a.partition_id order by a.partition_id, g.before), array_agg(a.last_seq - g.after order by a.partition_id, g.before),
+           array_agg(a.at order by a.partition_id, g.before), bool_and(a.ok), bool_and(not a.encrypted or g.enc is not null)
         into got, lasts, times, unbounded_ok, encrypted_ok from allocated a join g on g.pid = a.partition_id;
     if got is distinct from pids then
-        raise exception 'partitions must be given once each, in ascending order' using errcode = 'QM008';
+        raise exception 'partitions must be given in ascending order' using errcode = 'QM008';
     end if;
     if not unbounded_ok then
         raise exception 'a queue of this push has a maxSize now' using errcode = 'QM003';

@@ -90,12 +90,28 @@ begin
     end if;
 end $$;
 
+-- The last segment of a delivery that begins in first_seg and should go up to target, which lies behind it: the one that holds
+-- the target, or the one before the gap in which it lies. So the lease ends with a message that is there; otherwise the ack of the
+-- last one would not end it. And the last one before most_bytes of payload (NULL = any number) are exceeded.
+create or replace function queen.last_segment(pid bigint, first_seg bigint, target bigint, most_bytes bigint) returns bigint
+language sql stable as $$
+    select coalesce(max(w.last_seq), first_seg) from (
+        select y.last_seq, sum(octet_length(y.data)) over (order by y.last_seq) as bytes
+        from queen.segments y where y.partition_id = pid and y.last_seq >= first_seg and y.last_seq <= coalesce((
+            select case when x.last_seq - x.n < target then x.last_seq end from queen.segments x
+            where x.partition_id = pid and x.last_seq >= target order by x.last_seq limit 1), target)
+    ) w where most_bytes is null or w.bytes <= most_bytes
+$$;
+
+drop function if exists queen.claim(queen.partition_consumers, queen.partition_lookup, queen.queues, integer, uuid, boolean, timestamptz);
+
 -- Decide what a locked cursor delivers and write the decision. outcome: claimed, or why there is nothing.
--- On claimed, the messages (from_seq, to_seq] are delivered, from the segments up to seg_to; until is the end of the lease.
--- Otherwise until is when to look again.
+-- On claimed, the messages (from_seq, to_seq] are delivered, from the segments up to seg_to, which have so many bytes of payload;
+-- until is the end of the lease. Otherwise until is when to look again. most_bytes: see last_segment.
 create or replace function queen.claim(
-    c queen.partition_consumers, l queen.partition_lookup, q queen.queues, want integer, lease uuid, auto_ack boolean, start timestamptz,
-    out outcome text, out got integer, out from_seq bigint, out to_seq bigint, out seg_to bigint, out until timestamptz, out attempt integer
+    c queen.partition_consumers, l queen.partition_lookup, q queen.queues, want integer, most_bytes bigint, lease uuid, auto_ack boolean,
+    start timestamptz, out outcome text, out got integer, out from_seq bigint, out to_seq bigint, out seg_to bigint, out bytes bigint,
+    out until timestamptz, out attempt integer
 )
 language plpgsql as $$
 declare
@@ -108,6 +124,7 @@ begin
         c := queen.count_expiry(c, q);
     end if;
     got := 0;
+    bytes := 0;
     if c.start_from is not null then
         start := case when c.start_from = 'infinity' then start else c.start_from end;
         c.start_from := case when start > t and start < 'infinity' then start end;
@@ -135,10 +152,11 @@ begin
         outcome := 'window';
         until := l.last_message_created_at + make_interval(secs => q.window_buffer);
     else
-        for s in select g.last_seq, g.n from queen.segments g
+        for s in select g.last_seq, g.n, octet_length(g.data) as bytes from queen.segments g
             where g.partition_id = c.partition_id and g.last_seq > c.acked_seq order by g.last_seq limit want
         loop
-            exit when s.last_seq > visible;
+            exit when s.last_seq > visible or (got > 0 and bytes + s.bytes > most_bytes);
+            bytes := bytes + s.bytes;
             below := greatest(c.acked_seq, s.last_seq - s.n);
             if got = 0 then
                 attempt := coalesce((c.retries ->> (below + 1)::text)::integer, 0) + 1;
@@ -202,10 +220,12 @@ begin
     return first;
 end $$;
 
+drop function if exists queen.pop_one_by_one(integer[], integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], timestamptz[]);
+
 -- Answer these requests one after another, with every rule. Parameters and rows as in pop_v1.
 create or replace function queen.pop_one_by_one(
     requests integer[], req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
-    req_lease uuid[], req_auto boolean[], req_start timestamptz[]
+    req_lease uuid[], req_auto boolean[], req_start timestamptz[], most_bytes bigint
 ) returns table (
     request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
     from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
@@ -222,6 +242,7 @@ declare
     t timestamptz;
     gid integer;
     wanted integer;
+    room bigint;
     claimed integer;
     seen integer;
     known boolean;
@@ -241,10 +262,11 @@ begin
             continue;
         end if;
         wanted := req_batch[r];
+        room := most_bytes;
         claimed := 0;
         known := false;
         foreach gid in array req_groups[req_from[r]:req_to[r]] loop
-            exit when wanted <= 0 or claimed >= req_max[r];
+            exit when wanted <= 0 or room <= 0 or claimed >= req_max[r];
             select u.* into q from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
                 where m.group_id = gid and m.registered;
             continue when not found;
@@ -270,19 +292,20 @@ begin
                     fetch cursors into k;
                     exit when not found;
                     seen := seen + 1;
-                    d := queen.claim(k.c, k.l, q, wanted, req_lease[r], req_auto[r], req_start[r]);
+                    d := queen.claim(k.c, k.l, q, wanted, room, req_lease[r], req_auto[r], req_start[r]);
                     continue when d.outcome <> 'claimed';
                     claimed := claimed + 1;
                     wanted := wanted - d.got;
+                    room := room - d.bytes;
                     return query select r, s.partition_id, k.uid, k.name, q.queue_id, gid, d.from_seq, d.to_seq, d.until, d.attempt,
                         s.last_seq, s.n, s.base, s.base_idx, s.created_at, s.tx, s.data, s.trace_ids, s.subs, s.enc,
                         null::text, null::timestamptz
                         from queen.segments s where s.partition_id = (k.c).partition_id
                         and s.last_seq > d.from_seq and s.last_seq <= d.seg_to order by s.last_seq;
-                    exit when wanted <= 0;
+                    exit when wanted <= 0 or room <= 0;
                 end loop;
                 close cursors;
-                exit when seen = 0 or wanted <= 0 or claimed >= req_max[r] or req_partition[r] is not null;
+                exit when seen = 0 or wanted <= 0 or room <= 0 or claimed >= req_max[r] or req_partition[r] is not null;
             end loop;
         end loop;
         if claimed = 0 then
@@ -312,7 +335,7 @@ drop function if exists queen.lease_plain(integer[], bigint[], integer[], intege
 -- exhausted: groups of which every ready cursor was taken, and there were fewer than requests.
 create or replace function queen.claim_plain(
     one_each boolean, req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
-    req_lease uuid[], req_auto boolean[],
+    req_lease uuid[], req_auto boolean[], most_bytes bigint,
     out requests integer[], out pids bigint[], out gids integer[], out froms bigint[], out tos bigint[], out seg_tos bigint[],
     out untils timestamptz[], out exhausted integer[]
 )
@@ -355,17 +378,11 @@ begin
         from w join k on k.gid = w.gid and k.pid is not distinct from w.pid and k.place = w.place
         join queen.partition_lookup l on l.partition_id = k.partition_id and l.last_seq > k.acked_seq
         cross join lateral (
-            select z.last_seq - z.n as below from queen.segments z
+            select z.last_seq, z.last_seq - z.n as below from queen.segments z
             where z.partition_id = k.partition_id and z.last_seq > k.acked_seq order by z.last_seq limit 1) s
         cross join lateral (select least(greatest(k.acked_seq, s.below) + w.batch, l.last_seq) as target) e
-        -- the last segment to deliver: the one that holds the target, or the one before the gap in which it lies. So the lease ends
-        -- with a message that is there; otherwise the ack of the last one would not end it.
-        left join lateral (
-            select y.last_seq, y.last_seq - y.n as below from queen.segments y
-            where y.partition_id = k.partition_id and y.last_seq >= e.target order by y.last_seq limit 1) x on x.below < e.target
-        cross join lateral (
-            select coalesce(x.last_seq, (select y.last_seq from queen.segments y
-                where y.partition_id = k.partition_id and y.last_seq < e.target order by y.last_seq desc limit 1)) as seg_to) u
+        cross join lateral (select case when s.last_seq >= e.target then s.last_seq
+            else queen.last_segment(k.partition_id, s.last_seq, e.target, most_bytes) end as seg_to) u
         where k.plain
     ), leased as (
         update queen.partition_consumers c set lease_id = x.lease, lease_to = x.upto, lease_expires_at = x.until, ready_at = x.until
@@ -380,15 +397,18 @@ begin
         into requests, pids, gids, froms, tos, seg_tos, untils, exhausted from leased u;
 end $$;
 
+drop function if exists queen.pop_v1(integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], timestamptz[]);
+
 -- Answer many pops in one call. Request r takes from the groups req_groups[req_from[r] .. req_to[r]], in that order:
 -- from partition req_partition[r] when it is given, else from any, least recently served first, up to req_max[r]
--- partitions and req_batch[r] messages. req_start: see start_seq, used where the group's subscription is undecided.
+-- partitions and req_batch[r] messages, and no more than most_bytes of payload (NULL = any number) unless one segment has more.
+-- req_start: see start_seq, used where the group's subscription is undecided.
 -- One row per segment delivered; for a request with nothing, one row with partition_id NULL, the reason, and when the
 -- earliest cursor of its groups becomes ready, beside the database's own time in created_at.
 -- Plain requests are matched with cursors all at once; what is left, and everything special, is answered one by one.
 create or replace function queen.pop_v1(
     req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
-    req_lease uuid[], req_auto boolean[], req_start timestamptz[]
+    req_lease uuid[], req_auto boolean[], req_start timestamptz[], most_bytes bigint default null
 ) returns table (
     request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
     from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
@@ -406,7 +426,8 @@ begin
     foreach one_each in array array[true, false] loop
         continue when (one_each and cardinality(array_remove(req_partition, null)) = 0)
             or (not one_each and array_position(req_partition, null) is null);
-        d := queen.claim_plain(one_each, req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto);
+        d := queen.claim_plain(one_each, req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto,
+            most_bytes);
         if d.requests is not null then
             answered := answered || d.requests;
             return query
@@ -438,6 +459,6 @@ begin
     if cardinality(answered) < coalesce(cardinality(req_from), 0) then
         return query select * from queen.pop_one_by_one(
             (select array_agg(r order by r) from generate_series(1, cardinality(req_from)) r where r <> all (answered)),
-            req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto, req_start);
+            req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto, req_start, most_bytes);
     end if;
 end $$;

@@ -2,6 +2,7 @@
 
 -- What these replace has other parameters or columns, which create or replace cannot change.
 drop function if exists queen.ack_v1(bigint[], integer[], uuid[], bigint[], jsonb[]);
+drop function if exists queen.ack_v1(bigint[], integer[], uuid[], bigint[], jsonb[], boolean);
 drop function if exists queen.renew_v1(uuid, integer);
 drop function if exists queen.release_v1(uuid, bigint);
 
