@@ -10,8 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 class Relay:
     """Listens on a port of localhost and passes bytes on to PostgreSQL's socket.
 
-    `lose_replies(n)`: the next n times PostgreSQL answers a statement, the answer is thrown away and the connection
-    closed. PostgreSQL has committed by then: it answers after it has.
+    `lose_replies(n, after)`: the next n times PostgreSQL answers a statement, but for the first `after` times, the
+    answer is thrown away and the connection closed. PostgreSQL has committed by then: it answers after it has.
+    `hold_statement()`: the next statement stays under way until `pass_on`, and its connection is closed.
+    `fall_silent()`: connections stay open, and nothing passes through them any more.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -20,8 +22,12 @@ class Relay:
         self._socket = f"{query['host'][0]}/.s.PGSQL.{query['port'][0]}"
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
-        self._to_lose = 0
+        self._to_lose = self._to_keep = 0
         self._refuses = False
+        self._holds = False
+        self._held: tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._silent: set[asyncio.StreamWriter] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self.lost = 0
         self.dsn = ""
 
@@ -36,8 +42,28 @@ class Relay:
         self._server.close()
         await self.cut()
 
-    def lose_replies(self, count: int) -> None:
+    def lose_replies(self, count: int, after: int = 0) -> None:
         self._to_lose = count
+        self._to_keep = after
+
+    def hold_statement(self) -> None:
+        self._holds = True
+
+    async def pass_on(self) -> None:
+        """PostgreSQL gets the statement that was held, and carries it out."""
+        assert self._held is not None, "no statement was held"
+        data, theirs, ours = self._held
+        ours.write(data)
+        async with asyncio.timeout(20):
+            await theirs.read(1)
+        ours.transport.abort()
+
+    def fall_silent(self) -> None:
+        self._silent |= self._writers
+
+    def refuse(self) -> None:
+        """Let nobody in until `up`; who is in stays."""
+        self._refuses = True
 
     async def cut(self) -> None:
         """End every connection."""
@@ -69,28 +95,46 @@ class Relay:
             asyncio.ensure_future(self._ask(reader, ours, asked)),
             asyncio.ensure_future(self._answer(theirs, writer, asked)),
         ]
+        self._writers.add(writer)
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._writers.discard(writer)
             for pump in pumps:
                 pump.cancel()
-            ours.transport.abort()
+            held = None if pumps[0].cancelled() or not pumps[0].done() else pumps[0].result()
+            if held is None:
+                ours.transport.abort()
+            else:
+                await asyncio.gather(*pumps, return_exceptions=True)
+                self._held = (held, theirs, ours)
 
-    async def _ask(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, asked: asyncio.Event) -> None:
+    async def _ask(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, asked: asyncio.Event
+    ) -> bytes | None:
+        """Returns a statement that is to be held."""
         with contextlib.suppress(OSError):
             while data := await source.read(1 << 20):
                 if data[:1] == b"B":  # Bind: a statement with its values, not a preparation
                     asked.set()
+                    if self._holds:
+                        self._holds = False
+                        return data
                 target.write(data)
                 await target.drain()
+        return None
 
     async def _answer(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, asked: asyncio.Event) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(1 << 20):
-                if asked.is_set() and self._to_lose:
+                if asked.is_set() and self._to_keep:
+                    self._to_keep -= 1
+                elif asked.is_set() and self._to_lose:
                     self._to_lose -= 1
                     self.lost += 1
                     return
                 asked.clear()
+                if target in self._silent:
+                    continue
                 target.write(data)
                 await target.drain()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import Any
 
 import pytest
 
-from queenmq.engine.batcher import Batcher
+from queenmq.engine import batcher
+from queenmq.engine.batcher import MAX_WEIGHT, Batcher
 from queenmq.engine.budget import Budget
 from queenmq.engine.errors import Overloaded
 from tests.engine.saying import until
@@ -123,13 +125,15 @@ async def test_there_are_never_more_flushes_than_allowed() -> None:
     flushes = Flushes(patience=0.0, max_flushes=2, max_items=1)
     flushes.add(*"abcd")
     await flushes.shows(["a"], ["b"])
-    for _ in range(20):
-        await asyncio.sleep(0.001)
+    assert flushes.batcher._timer is None, "nothing will look before one has ended"
+    flushes.batcher._start()
+    await asyncio.sleep(0)
     assert flushes.begun == [["a"], ["b"]]
     for name in "abcd":
         await flushes.end(name)
     await flushes.batcher.idle()
     assert flushes.begun == [["a"], ["b"], ["c"], ["d"]]
+    assert flushes.batcher.stats.most_in_flight == 2
 
 
 async def test_a_flush_holds_so_many_items_and_a_larger_request_goes_alone() -> None:
@@ -137,6 +141,18 @@ async def test_a_flush_holds_so_many_items_and_a_larger_request_goes_alone() -> 
     flushes.add("a", "b", size=4)
     flushes.add("huge", size=50)
     flushes.add("c", "d", size=5)
+    for first in ("a", "huge", "c"):
+        await flushes.end(first)
+    await flushes.batcher.idle()
+    assert flushes.begun == [["a", "b"], ["huge"], ["c", "d"]]
+
+
+async def test_a_flush_holds_so_many_bytes_and_a_heavier_request_goes_alone() -> None:
+    flushes = Flushes()
+    items = [Item(name) for name in ("a", "b", "huge", "c", "d")]
+    for item, weight in zip(items, (0.4, 0.6, 3, 0.5, 0.5), strict=True):
+        item.weight = int(MAX_WEIGHT * weight)
+        flushes.batcher.add(item)
     for first in ("a", "huge", "c"):
         await flushes.end(first)
     await flushes.batcher.idle()
@@ -181,10 +197,11 @@ async def test_a_flush_that_fails_tells_everybody_and_the_next_one_runs() -> Non
     assert budget.used == 0
 
 
-async def test_clients_that_were_answered_together_are_waited_for() -> None:
+async def test_clients_that_were_answered_together_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = count(0, 3600)
+    monkeypatch.setattr(batcher, "perf_counter", lambda: next(hours))  # so they are waited for as long as it takes
     flushes = Flushes(gather=FOREVER)
     flushes.add("a", "b", "c")
-    await asyncio.sleep(0.01)
     await flushes.end("a")
     await until(lambda: not flushes.batcher.stats.in_flight)
     flushes.add("a again")
@@ -215,18 +232,51 @@ async def test_those_who_do_not_come_again_are_waited_for_a_moment_only() -> Non
     await flushes.batcher.idle()
 
 
-async def test_a_busy_database_is_not_given_a_second_flush_but_a_stuck_one_is_passed() -> None:
+async def test_a_busy_database_is_not_given_a_second_flush_but_a_stuck_one_is_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     flushes = Flushes(patience=0.001)
     flushes.batcher._least, flushes.batcher._usual = 0.001, 60.0
+    may_start = flushes.batcher._may_start
+    answers: list[bool] = []
+
+    def asked() -> bool:
+        answers.append(may_start())
+        return answers[-1]
+
+    monkeypatch.setattr(flushes.batcher, "_may_start", asked)
     flushes.add("slow", lanes=1)
     await flushes.shows(["slow"])
     flushes.add("next", lanes=2)
-    await asyncio.sleep(0.02)
+    await until(lambda: len(answers) >= 5)
+    assert not any(answers)
     assert flushes.begun == [["slow"]]
     running = flushes.batcher._running
     for task, (begun, batch) in list(running.items()):
         running[task] = (begun - 1000, batch)  # as if it had been running for so long
     await flushes.shows(["slow"], ["next"])
     for name in ("slow", "next"):
+        await flushes.end(name)
+    await flushes.batcher.idle()
+
+
+async def test_who_has_no_patience_does_not_keep_the_worker_busy_with_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    look = Batcher._overdue
+
+    def counted(batcher: Batcher[Item]) -> None:
+        nonlocal looks
+        looks += 1
+        look(batcher)
+
+    monkeypatch.setattr(Batcher, "_overdue", counted)
+    flushes = Flushes(patience=0.0)
+    flushes.add("a", lanes=1)
+    await flushes.shows(["a"])
+    flushes.add("b", lanes=1)
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert looks < 500
+    for name in "ab":
         await flushes.end(name)
     await flushes.batcher.idle()

@@ -11,6 +11,7 @@ from queenmq.domain.cipher import Cipher
 from queenmq.engine.broker import Broker
 from queenmq.engine.config import EngineConfig
 from queenmq.engine.errors import Overloaded, Stopping
+from queenmq.storage.errors import DatabaseUnavailable
 from queenmq.storage.pop import PopResult
 from tests.engine.saying import QUEUE, acks_of, ask, entry, push, read, successes, until
 
@@ -20,6 +21,12 @@ POISON = """
         return new;
     end $$;
     create trigger poison before insert on queen.segments for each row execute function queen.poison();
+"""
+FULL_DISK = """
+    create function queen.full_disk() returns trigger language plpgsql as $$ begin
+        raise exception 'could not extend file: No space left on device' using errcode = 'disk_full';
+    end $$;
+    create trigger full_disk before insert on queen.segments for each row execute function queen.full_disk();
 """
 BY_SQL = "insert into queen.messages (queue, partition, payload) values ($1, 'p', '1')"
 ENCRYPT = """select queen.configure_v1($1, null, null, '{"encryption_enabled": true}')"""
@@ -36,6 +43,43 @@ async def wait_for(broker: Broker, **more: object) -> asyncio.Future[PopResult]:
     future = broker.pop(ask(**{"wait": 30.0, **more}))  # type: ignore[arg-type]
     await until(lambda: parked(broker) > before)
     return future
+
+
+class TestLargeMessages:
+    """A pop gets as many messages as fit, and always one."""
+
+    @pytest.mark.parametrize(
+        "how",
+        [{}, {"partition": "p"}, {"auto_ack": True}, {"partitions": 10}, {"group": "g"}, {"queue": None, "task": ""}],
+        ids=str,
+    )
+    async def test_everything_comes_in_order_in_pieces_that_fit(self, database: str, how: dict[str, object]) -> None:
+        sizes = [30_000, 30_000, 10_000, 60_000, 200_000, 1_000, 64_000, 30_000, 30_000]
+        config = EngineConfig(dsn=database, connections=2, admin_connections=1, max_pop_bytes=1)
+        broker = await Broker.open(config)
+        try:
+            for size in sizes:
+                await push(broker, "x" * (size - 2))
+            got: list[list[int]] = []
+            while (won := await broker.pop(ask(**how))).claims:  # type: ignore[arg-type]
+                got.append([len(str(payload)) + 2 for payload in read(won)])
+                if not how.get("auto_ack"):
+                    group = str(how.get("group") or "__QUEUE_MODE__")
+                    assert all(successes(await broker.ack(acks_of(won), group)))
+        finally:
+            await broker.close()
+        assert got == [[30_000, 30_000], [10_000], [60_000], [200_000], [1_000, 64_000], [30_000, 30_000]]
+
+    async def test_partitions_share_the_room_of_a_pop(self, database: str) -> None:
+        config = EngineConfig(dsn=database, connections=2, admin_connections=1, max_pop_bytes=1)
+        broker = await Broker.open(config)
+        try:
+            for number in range(6):
+                await push(broker, "x" * 40_000, partition=f"p{number}")
+            got = [len((await broker.pop(ask(partitions=6))).claims) for _ in range(4)]
+        finally:
+            await broker.close()
+        assert got == [2, 2, 2, 0]
 
 
 class TestWaiting:
@@ -64,6 +108,19 @@ class TestWaiting:
         waiting = await wait_for(broker)
         await broker.ack(acks_of(won))
         assert read(await waiting) == [2]
+
+    async def test_many_acks_that_free_one_partition_wake_one_waiter(self, broker: Broker) -> None:
+        await push(broker, *range(20))
+        won = await broker.pop(ask())
+        waiting = [await wait_for(broker) for _ in range(20)]
+        looks = broker.stats()["operations"]["pop"]["requests"]
+        acks = acks_of(won)
+        acks[-1].status = "retry"
+        await broker.ack(acks)
+        await until(lambda: any(future.done() for future in waiting))
+        assert broker.stats()["operations"]["pop"]["requests"] - looks < 5
+        for future in waiting:
+            future.cancel()
 
     async def test_a_failed_message_comes_again_when_its_delay_is_over(self, broker: Broker) -> None:
         await broker.store.configure(QUEUE, retryDelay=150)
@@ -169,6 +226,17 @@ class TestIsolation:
         assert broker.stats()["operations"]["push"]["isolated"] > 0
         stored = await broker.store.pool.fetch("select payload::text from queen.messages")
         assert sorted(row[0] for row in stored) == sorted(["0", *[str(n) for n in range(12) if n != 5]])
+
+    async def test_a_full_disk_is_told_as_a_database_that_cannot_do_it_now(self, database: str) -> None:
+        broker = await Broker.open(EngineConfig(dsn=database, connections=2, retry_timeout=0.1))
+        try:
+            await push(broker, 1)
+            await broker.store.pool.execute(FULL_DISK)
+            with pytest.raises(DatabaseUnavailable):
+                await push(broker, 2)
+            assert broker.stats()["operations"]["push"]["retries"] > 0
+        finally:
+            await broker.close()
 
 
 class TestLimits:

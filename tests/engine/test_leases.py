@@ -7,6 +7,7 @@ import pytest
 from queenmq.engine.broker import Broker
 from queenmq.engine.config import EngineConfig
 from queenmq.engine.leases import Held, LeaseMemory
+from queenmq.storage.pop import QUEUE_MODE
 from tests.engine.saying import QUEUE, acks_of, ask, entry, push, read, successes
 
 BASE = "0196c2f5-1111-7000-8000-000000000000"
@@ -28,16 +29,41 @@ def test_a_segment_without_names_is_known_by_its_ids() -> None:
     assert one.upto([BASE[:32] + "0003", BASE[:32] + "0004"]) == 9
 
 
+FOUR = held((4, 4, BASE, 0, None), low=0, high=4)
+
+
+def test_a_lease_that_is_read_twice_takes_the_room_of_one() -> None:
+    """As it happens when two flushes ask for it at the same time."""
+    memory = LeaseMemory(max_bytes=2 * FOUR.weight)
+    for _ in range(100):
+        memory._add("lease", {"uid": FOUR})
+    memory._add("another", {"uid": FOUR})
+    assert memory.knows("lease")
+
+
 def test_what_was_given_out_first_is_forgotten_first() -> None:
-    memory = LeaseMemory(max_messages=10)
+    memory = LeaseMemory(max_bytes=2 * FOUR.weight)
     for number in range(5):
-        memory._add(f"lease-{number}", {"uid": held((4, 4, BASE, 0, None), low=0, high=4)})
+        memory._add(f"lease-{number}", {"uid": FOUR})
     assert len(memory) == 2
     assert memory.find("lease-2", "uid", "g") is None
     assert memory.find("lease-4", "uid", "g") is not None
     assert memory.find("lease-4", "uid", "another group") is None
     memory.forget("lease-4", "uid")
     assert not memory.knows("lease-4")
+
+
+async def test_a_large_segment_in_small_pieces_takes_the_room_of_the_pieces(broker: Broker) -> None:
+    await broker.push([entry(n, tx=f"{n}-{'x' * 100}") for n in range(1000)])
+    for number in range(5):
+        (claim,) = (won := await broker.pop(ask(batch=2))).claims
+        assert claim.segments[0].n == 1000
+        piece = broker.leases.find(claim.lease_id, claim.partition_uid, QUEUE_MODE)
+        assert piece is not None
+        assert piece.weight < 3000
+        names = [message.transaction_id for message in claim.messages()]
+        assert [piece.seq(name) for name in names] == [2 * number + 1, 2 * number + 2]
+        assert successes(await broker.ack(acks_of(won))) == [True, True]
 
 
 @pytest.mark.parametrize("tx", ["mine", None])

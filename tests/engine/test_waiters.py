@@ -177,7 +177,10 @@ async def test_waiters_left_behind_by_one_who_found_something_are_still_looked_a
     room = Room(QUICK)
     first, second = room.parks(), room.parks()
     room.waiters.pushed("orders", "p")
-    await asyncio.sleep(0.03)  # the others' turn comes while the first is on its way
+    line = room.waiters._lines[KEY]
+    turn = line.due
+    await until(lambda: line.due != turn)  # the others' turn comes while the first is on its way
+    assert room.woken == [first]
     room.waiters.found(first)
     await until(lambda: second in room.woken)
 

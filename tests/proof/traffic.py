@@ -24,6 +24,7 @@ PARTITIONS = 200
 PRODUCERS = CONSUMERS = 20
 GROUPS = ["alpha", "beta", "gamma"]
 LEASE_SECONDS = 2
+LONG_LEASE_SECONDS = 600
 STUCK_SECONDS = 30.0
 MOST_UNSETTLED = 5_000
 STORED = "select partition, seq, payload ->> 'w' as w, (payload ->> 'n')::int as n from queen.messages where queue = $1"
@@ -44,7 +45,11 @@ class Database(Protocol):
 
 
 class Traffic:
-    """One run against a server. Without `seconds`, whoever runs it says when it is `enough`."""
+    """One run against a server. Without `seconds`, whoever runs it says when it is `enough`.
+
+    `steady`: consumers answer everything they get, and leases last longer than the run. A lease that the server holds
+    for nobody then holds its partition up until the run counts as stuck.
+    """
 
     def __init__(
         self,
@@ -52,10 +57,14 @@ class Traffic:
         database: Database,
         seconds: float | None,
         forgets: float = 0.0,
+        *,
+        steady: bool = False,
     ) -> None:
         self.port = port
         self.forgets = forgets
         self.seconds = seconds
+        self.steady = steady
+        self.lease_seconds = LONG_LEASE_SECONDS if steady else LEASE_SECONDS
         self.enough = asyncio.Event()
         self.resting = False
         """Nobody pushes for now."""
@@ -86,11 +95,11 @@ class Traffic:
         print(dict(self.happened), f"{self.repeats} requests were repeated")
         rows = await self._database.fetch(STORED, QUEUE)
         self.books.check((row["partition"], row["seq"], (row["w"], row["n"])) for row in rows)
-        self.forgotten = self.books.check_leases(LEASE_SECONDS, self.crashes)
+        self.forgotten = self.books.check_leases(self.lease_seconds, self.crashes)
 
     async def _configure(self) -> None:
         client = Client(self.port)
-        options = {"leaseTime": LEASE_SECONDS, "retryLimit": 1_000_000, "retryDelay": 0}
+        options = {"leaseTime": self.lease_seconds, "retryLimit": 1_000_000, "retryDelay": 0}
         reply = await client.post("/api/v1/configure", {"queue": QUEUE, "options": options})
         assert reply.body["configured"] is True, reply
         client.close()
@@ -161,9 +170,9 @@ class Consumer:
     async def run(self) -> None:
         # Most handlers succeed; one in a hundred never says anything, and one so late that its lease is over.
         ways = [self._whole] * 60 + [self._in_two] * 15 + [self._failing] * 14 + [self._retrying] * 9
-        away = [self._silent, self._late]
-        rare = [*away] if self._first else []
         traffic = self._traffic
+        away = [] if traffic.steady else [self._silent, self._late]
+        rare = [*away] if self._first else []
         while not traffic.drained.is_set():
             asked = time.monotonic()
             came = [(self._deliver(messages, asked), messages) for messages in await self._pop()]

@@ -84,6 +84,19 @@ async def test_changed_procedures_are_replaced_and_migrations_left_alone(dsn: st
     await connection.close()
 
 
+async def test_a_procedure_that_had_other_columns_is_replaced(dsn: str) -> None:
+    """PostgreSQL refuses that unless the earlier one is dropped."""
+    arguments = "bigint[], integer[], uuid[], bigint[], jsonb[], boolean"
+    await execute(
+        dsn,
+        f"drop function queen.ack_v1({arguments})",
+        f"create function queen.ack_v1({arguments}) returns table (run integer, more boolean) language sql"
+        " as 'select 1, true'",
+        "update queen.schema_migrations set checksum = 'earlier' where number = 0",
+    )
+    assert (await migrate(dsn)).procedures_replaced
+
+
 async def test_code_refuses_to_work_on_a_schema_that_is_not_migrated(empty: str) -> None:
     connection = await asyncpg.connect(empty)
     with pytest.raises(SchemaMissing, match="queen db migrate"):

@@ -6,6 +6,7 @@ import pytest
 
 from queenmq.domain.options import OPTIONS, Option
 from queenmq.storage import queues
+from queenmq.storage.errors import DatabaseUnavailable
 from queenmq.storage.pop import PopResult
 from queenmq.storage.store import Store
 from queenmq.wire.names import InvalidValue
@@ -125,3 +126,17 @@ async def test_nothing_of_a_deleted_queue_is_visible(store: Store) -> None:
     ):
         assert await store.pool.fetchval(f"select count(*) from queen.{table}") == 0, table
     assert (await store.pop("orders")) == PopResult([], "unknown_group")
+
+
+async def test_a_database_that_cannot_write_now_is_told_as_such(store: Store) -> None:
+    """A primary that was demoted, or somebody who holds a lock for too long, is no defect of ours."""
+    await store.configure("orders")
+    async with store.pool.acquire() as connection:
+        await connection.execute("set default_transaction_read_only = on")
+        with pytest.raises(DatabaseUnavailable):
+            await queues.configure(connection, "orders", {})
+        await connection.execute("set default_transaction_read_only = off; set statement_timeout = '50ms'")
+        async with store.pool.acquire() as other, other.transaction():
+            await other.execute("select from queen.queues for update")
+            with pytest.raises(DatabaseUnavailable):
+                await queues.configure(connection, "orders", {})

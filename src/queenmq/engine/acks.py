@@ -25,7 +25,7 @@ from .config import EngineConfig
 from .isolation import isolated
 from .leases import Held, LeaseMemory
 from .links import Links
-from .persistence import persist
+from .persistence import Unfinished, persist
 
 _PATIENCE: Final = 0.001
 _COMPLETED: Final = frozenset({None, "", "completed", "success"})
@@ -33,7 +33,11 @@ _COMPLETED: Final = frozenset({None, "", "completed", "success"})
 
 @dataclass(slots=True)
 class Stretch:
-    """Consecutive acks of one lease on one partition. `results` is None while all of them succeeded as one."""
+    """Consecutive acks of one lease on one partition. `results` is None while all of them succeeded as one.
+
+    `done`: it is settled, whatever becomes of the others of its flush. It must not be asked about again: by then
+    another lease may have come and gone, and nobody could say any more whether this one had counted.
+    """
 
     entries: Sequence[AckEntry]
     lease_id: str | None
@@ -41,17 +45,19 @@ class Stretch:
     held: Held | None = None
     upto: int = 0
     released: bool = False
+    done: bool = False
     results: list[AckResult] | None = None
 
 
 class AckRequest:
-    __slots__ = ("future", "group", "size", "stretches")
+    __slots__ = ("future", "group", "size", "stretches", "unsure")
 
     def __init__(self, stretches: list[Stretch], group: str, size: int, future: asyncio.Future[list[Stretch]]) -> None:
         self.stretches = stretches
         self.group = group
         self.size = size
         self.future = future
+        self.unsure = False  # one was refused that an attempt before may have settled
 
     @property
     def weight(self) -> int:
@@ -101,16 +107,22 @@ class Acks:
         patience, stats = self._config.retry_timeout, self.batcher.stats
         await persist(self._links, partial(self._attempt, batch), patience=patience, stats=stats)
         for request in batch:
-            if not request.future.done():
+            if request.future.done():
+                continue
+            if request.unsure:
+                request.future.set_exception(Unfinished("PostgreSQL lost the connection, and then the lease was over"))
+            else:
                 request.future.set_result(request.stretches)
 
     async def _attempt(self, batch: list[AckRequest], db: asyncpg.Connection, again: bool) -> None:
-        await self._leases.read(db, [each.lease_id for request in batch for each in request.stretches if each.lease_id])
+        open_ones = [each for request in batch for each in request.stretches if not each.done]
+        await self._leases.read(db, [each.lease_id for each in open_ones if each.lease_id])
         plain: list[tuple[AckRequest, Stretch]] = []
         other: list[tuple[AckRequest, Stretch]] = []
         for request in batch:
             for stretch in request.stretches:
-                stretch.results = None
+                if stretch.done:
+                    continue
                 fits = self._fits(stretch, request.group)
                 (plain if fits else other).append((request, stretch))
         for round_ in _rounds(plain):
@@ -142,6 +154,7 @@ class Acks:
             held = run[0][1].held
             for _, stretch in run:
                 stretch.released = released
+                stretch.done = True
             if released and held is not None:
                 self._leases.forget(leases[number - 1] or "", run[0][1].partition_uid)
                 if more:
@@ -150,12 +163,22 @@ class Acks:
 
     async def _one_by_one(self, parts: list[tuple[AckRequest, Stretch]], db: asyncpg.Connection, again: bool) -> None:
         items = [_item(entry, request.group, stretch.held) for request, stretch in parts for entry in stretch.entries]
-        results = await storage.ack(db, items, replay=again)
+        settlement = storage.Settlement(items)
+        try:
+            await settlement.run(db, replay=again)
+        finally:
+            self._note(parts, settlement, again)
+
+    def _note(self, parts: list[tuple[AckRequest, Stretch]], settlement: storage.Settlement, again: bool) -> None:
         position = 0
         freed: set[tuple[str, str, str]] = set()
         for request, stretch in parts:
-            stretch.results = results[position : position + len(stretch.entries)]
-            position += len(stretch.entries)
+            first, position = position, position + len(stretch.entries)
+            if not settlement.settled(first, len(stretch.entries)):
+                continue
+            stretch.done = True
+            stretch.results = settlement.results[first:position]
+            request.unsure |= again and any(result.passed for result in stretch.results)
             for result in stretch.results:
                 if result.lease_released and result.queue is not None and result.partition is not None:
                     self._leases.forget(stretch.lease_id or "", stretch.partition_uid)

@@ -24,10 +24,12 @@ from .budget import Budget
 from .stats import OperationStats
 
 LANES: Final = 61  # a prime, and as bits of an int still one machine word
+MAX_WEIGHT: Final = 8 * 1024 * 1024  # of the requests in a flush; a heavier one goes alone
 
 _CROWDED: Final = 2.0  # flushes that take so many times as long as they can are in each other's way
 _STUCK: Final = 0.1  # seconds, and
 _STUCK_TIMES: Final = 4.0  # so many times the usual, after which a flush is waited for no longer
+_LEAST_PAUSE: Final = 0.001  # seconds after a look that found nothing to begin
 _GAP: Final = 6.0  # times the last flush: for so long the first one waits for the others
 _TOGETHER: Final = 10.0  # times the last flush: for so long its clients count as still there
 _FORGETTING: Final = 1.005  # per flush: what was once the shortest time is not for ever
@@ -114,8 +116,10 @@ class Batcher(Generic[R]):
     def _start(self) -> None:
         """Begin a flush, if there is one to begin."""
         self._kicked = False
+        pause = 0.0
         if self._waiting and len(self._running) < self._max_flushes:
             batch = self._take()
+            pause = 0.0 if batch else _LEAST_PAUSE
             if batch:
                 self._idle.clear()
                 task = self._loop.create_task(self._run(batch))
@@ -123,21 +127,21 @@ class Batcher(Generic[R]):
                 self.stats.in_flight = len(self._running)
                 self.stats.most_in_flight = max(self.stats.most_in_flight, self.stats.in_flight)
         if self._waiting:
-            self._set_timer()
+            self._set_timer(pause)
         elif not self._running:
             self._idle.set()
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, least: float = 0.0) -> None:
         """Who waits now is not to wait for ever behind the flushes that run."""
         if self._timer is None and len(self._running) < self._max_flushes:
-            self._timer = self._loop.call_later(self._patience, self._overdue)
+            self._timer = self._loop.call_later(max(self._patience, least), self._overdue)
 
     def _overdue(self) -> None:
         self._timer = None
         if self._may_start():
             self._start()
         elif self._waiting:
-            self._set_timer()
+            self._set_timer(_LEAST_PAUSE)
 
     def _may_start(self) -> bool:
         """Is a further flush any use beside those that run?"""
@@ -163,7 +167,7 @@ class Batcher(Generic[R]):
         busy = self._busy()
         taken: list[R] = []
         left: list[R] = []
-        items = 0
+        items = weight = 0
         for index, request in enumerate(self._waiting):
             if busy:
                 lanes = request.lanes()
@@ -171,11 +175,12 @@ class Batcher(Generic[R]):
                     busy |= lanes
                     left.append(request)
                     continue
-            if taken and items + request.size > self._max_items:
+            if taken and (items + request.size > self._max_items or weight + request.weight > MAX_WEIGHT):
                 left += self._waiting[index:]
                 break
             taken.append(request)
             items += request.size
+            weight += request.weight
         self._waiting = left
         return taken
 

@@ -169,7 +169,7 @@ class Broker:
             },
             "pop_states": self.pops.tally.shown(),
             "waiting": {"parked": waiters.parked, "keys": waiters.lines},
-            "leases": {"remembered": len(self.leases), "given_back": self.pops.returned},
+            "leases": {"remembered": len(self.leases), "given_back": self.pops.returns.count},
             "connections": {"open": self._links.open + self._pop_links.open, "healthy": self.healthy},
             "pending_bytes": self.budget.used,
         }

@@ -19,6 +19,7 @@ class EngineConfig:
     max_items: int = 4_000
     max_pending_bytes: int = 256 * 1024 * 1024
     retry_timeout: float = 10.0
+    max_pop_bytes: int = 32 * 1024 * 1024
     poll_first: float = 0.1
     poll_threshold: int = 3
     poll_multiplier: float = 2.0

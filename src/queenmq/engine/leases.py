@@ -11,10 +11,13 @@ from typing import Any, Final
 
 from .. import sql
 from ..domain.ids import SUFFIXES, is_uuid
+from ..domain.segments import SEPARATOR
 from ..storage.pool import Executor, translated
-from ..storage.pop import Claim
+from ..storage.pop import Claim, SegmentRow
 
-MAX_MESSAGES: Final = 1_000_000
+MAX_BYTES: Final = 128 * 1024 * 1024
+_LEASE_BYTES: Final = 1024
+_MESSAGE_BYTES: Final = 256  # its name as a text and its place, once an ack has asked for them
 _Column = tuple[int, int, str, int, bytes | None]  # last_seq, n, base, base_idx, tx of a segment
 
 
@@ -56,8 +59,11 @@ class Held:
         self._txs: list[str] | None = None
         self._seqs: dict[str, int] | None = None
 
-    def __len__(self) -> int:
-        return self.to_seq - self.from_seq
+    @property
+    def weight(self) -> int:
+        """The bytes it takes, roughly."""
+        names = sum([len(tx) for *_, tx in self._columns if tx is not None])
+        return _LEASE_BYTES + (self.to_seq - self.from_seq) * _MESSAGE_BYTES + names
 
     def upto(self, transaction_ids: Sequence[str]) -> int | None:
         """The highest sequence number among these messages; None when one of them is not in the lease."""
@@ -94,10 +100,10 @@ class Held:
 class LeaseMemory:
     """Bounded: the lease given out first is forgotten first."""
 
-    def __init__(self, max_messages: int = MAX_MESSAGES) -> None:
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._leases: dict[str, dict[str, Held]] = {}
-        self._messages = 0
-        self._max = max_messages
+        self._bytes = 0
+        self._max = max_bytes
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -105,7 +111,7 @@ class LeaseMemory:
     def remember(self, lease_id: str, group: str, claims: Sequence[Claim]) -> None:
         held = {}
         for claim in claims:
-            columns = [(row.last_seq, row.n, row.base, row.base_idx, row.tx) for row in claim.segments]
+            columns = [_leased(row, claim) for row in claim.segments]
             held[claim.partition_uid] = Held(
                 claim.queue,
                 claim.partition,
@@ -135,7 +141,7 @@ class LeaseMemory:
             return
         held = partitions.pop(partition_uid, None)
         if held is not None:
-            self._messages -= len(held)
+            self._bytes -= held.weight
         if not partitions:
             del self._leases[lease_id]
 
@@ -157,11 +163,24 @@ class LeaseMemory:
             self._add(lease_id, held)
 
     def _add(self, lease_id: str, held: dict[str, Held]) -> None:
+        for old in self._leases.pop(lease_id, {}).values():  # two flushes may read the same lease
+            self._bytes -= old.weight
         self._leases[lease_id] = held
-        self._messages += sum([len(each) for each in held.values()])
-        while self._messages > self._max and len(self._leases) > 1:
+        self._bytes += sum([each.weight for each in held.values()])
+        while self._bytes > self._max and len(self._leases) > 1:
             for old in self._leases.pop(next(iter(self._leases))).values():
-                self._messages -= len(old)
+                self._bytes -= old.weight
+
+
+def _leased(row: SegmentRow, claim: Claim) -> _Column:
+    """The part of a segment that the claim covers: a large segment may be delivered in many small pieces."""
+    skipped = max(0, claim.from_seq - (row.last_seq - row.n))
+    last = min(row.last_seq, claim.to_seq)
+    count = row.n - skipped - (row.last_seq - last)
+    tx = row.tx
+    if tx is not None and count < row.n:
+        tx = SEPARATOR.join(tx.split(SEPARATOR)[skipped : skipped + count])
+    return last, count, row.base, row.base_idx + skipped, tx
 
 
 def _held(row: Any) -> Held:

@@ -26,10 +26,16 @@ class Links:
         self._size = size
         self._idle: list[asyncpg.Connection] = []
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._retired: set[asyncpg.Connection] = set()
+        self._farewells: set[asyncio.Task[None]] = set()
         self._closed = False
         self.open = 0
         self.healthy = True
         """Whether the last attempt to reach PostgreSQL succeeded."""
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     async def take(self) -> asyncpg.Connection:
         while True:
@@ -61,9 +67,15 @@ class Links:
     def give_back(self, link: asyncpg.Connection) -> None:
         """Whoever took a connection gives it back, also a broken one."""
         if link.is_closed() or self._closed:
+            self._retired.discard(link)
             self.open -= 1
             self.healthy = self.healthy and not link.is_closed()
             link.terminate()
+        elif link in self._retired:
+            self.open -= 1
+            farewell = asyncio.get_running_loop().create_task(self._see_off(link))
+            self._farewells.add(farewell)
+            farewell.add_done_callback(self._farewells.discard)
         else:
             self._idle.append(link)
         self._next()
@@ -81,15 +93,26 @@ class Links:
         what is asked."""
         link.terminate()
 
+    def retire(self, link: asyncpg.Connection) -> None:
+        """Do not use this connection again: nothing is heard from it. When it is given back, whatever runs on it is
+        cancelled, and nobody waits for that."""
+        self._retired.add(link)
+
+    async def _see_off(self, link: asyncpg.Connection) -> None:
+        try:
+            await link.close(timeout=_CLOSE_SECONDS)
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            link.terminate()
+        finally:
+            self._retired.discard(link)
+
     async def close(self) -> None:
         """Close what is idle; what is lent is closed when it comes back."""
         self._closed = True
         idle, self._idle = self._idle, []
         self.open -= len(idle)
         for link in idle:
-            try:
-                await link.close(timeout=_CLOSE_SECONDS)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                link.terminate()
+            await self._see_off(link)
         while self._waiting:
             self._next()
+        await asyncio.gather(*self._farewells)

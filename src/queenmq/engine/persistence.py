@@ -38,6 +38,7 @@ _UNDONE: Final = (
     asyncpg.TooManyConnectionsError,
     asyncpg.CannotConnectNowError,
     asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.DiskFullError,
     asyncpg.InvalidCachedStatementError,
 )
 
@@ -79,7 +80,9 @@ async def persist(
                 links.drop(link)
                 raise
             except Exception as error:
-                again = again or classify(error) is Failure.LOST
+                if classify(error) is Failure.LOST:
+                    again = True
+                    links.retire(link)
                 raise
             finally:
                 links.give_back(link)

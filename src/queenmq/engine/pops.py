@@ -33,6 +33,7 @@ from .links import Links
 from .persistence import persist
 from .pop_states import Progress, State, Tally
 from .requests import PopAsk
+from .returns import Returns
 from .waiters import Key, Waiters
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE: Final = 0.001  # a consumer waits: a second flush starts beside one that takes longer than this
 _PATIENT: Final = 0.1  # seconds; who waits longer may let others look first
 _LEAST_PER_LINK: Final = 64
+_LEAST_BYTES: Final = 65_536
 _ATTEMPTS_TO_RESOLVE: Final = 2
 
 
@@ -48,6 +50,7 @@ class PopJob:
 
     __slots__ = (
         "ask",
+        "asked",
         "deadline",
         "future",
         "gone",
@@ -71,6 +74,7 @@ class PopJob:
         self.progress = progress
         self.key = Key(ask.group, ask.queue, ask.partition, ask.namespace, ask.task)
         self.lease_id = new_lease_id()
+        self.asked = False  # it was asked for under this lease, and the outcome is not known
         self.groups: dict[int, str] = {}  # ids of the group, each with the queue it belongs to
         self.partition_id: int | None = None
         self.deadline = 0.0
@@ -116,13 +120,10 @@ class Pops:
         self._written = written
         self._loop = asyncio.get_running_loop()
         self._stopping = False
-        self._returns: list[str] = []
-        self._returning: asyncio.Task[None] | None = None
         self._unreadable: set[str] = set()
         self.tally = Tally()
         self.waiters: Waiters[PopJob] = Waiters(config, self._again)
         self.claimed = 0
-        self.returned = 0
         self.batcher: Batcher[PopJob] = Batcher(
             self._flush,
             patience=_PATIENCE,
@@ -130,6 +131,7 @@ class Pops:
             max_flushes=max(1, config.connections // 2),
             gather=config.batch_wait,
         )
+        self.returns = Returns(config, links, self.batcher.stats)
 
     def add(self, ask: PopAsk) -> asyncio.Future[PopResult]:
         future: asyncio.Future[PopResult] = self._loop.create_future()
@@ -155,7 +157,7 @@ class Pops:
 
     def _expired(self, job: PopJob) -> None:
         """Its time is up. While it is on its way, the answer it comes back with counts."""
-        if job.parked:
+        if job.parked and not job.future.done():
             job.future.set_result(PopResult([], "empty"))
 
     def _done(self, job: PopJob, _: object) -> None:
@@ -176,8 +178,7 @@ class Pops:
 
     async def idle(self) -> None:
         await self.batcher.idle()
-        while self._returning is not None:
-            await self._returning
+        await self.returns.finish()
 
     async def _flush(self, jobs: list[PopJob]) -> None:
         chunks = self._spread(jobs)
@@ -189,6 +190,9 @@ class Pops:
 
     def _failed(self, jobs: list[PopJob], error: Exception) -> None:
         fail(jobs, error)
+        doubtful = [job.lease_id for job in jobs if job.asked]
+        self.returns.add(doubtful)
+        self.returns.doubt(doubtful)
         for job in jobs:
             self.tally.move(job.progress, State.FAILED)
             if job.ask.wait > 0:
@@ -206,10 +210,7 @@ class Pops:
             self._settle(job, result)
 
     async def _attempt(self, jobs: list[PopJob], db: asyncpg.Connection, again: bool) -> list[PopResult]:
-        if again:  # what the lost attempt may have won would be held until its lease ran out
-            await release(db, [job.lease_id for job in jobs])
-            for job in jobs:
-                job.lease_id = new_lease_id()
+        await self._disown(db, [job for job in jobs if job.asked], lost=again)
         results: dict[int, PopResult] = {}
         open_jobs = [job for job in jobs if not job.future.done()]
         for _ in range(_ATTEMPTS_TO_RESOLVE):
@@ -220,7 +221,8 @@ class Pops:
             asked = [job for job in open_jobs if job.groups]
             for job in asked:
                 self.tally.move(job.progress, State.LEASING)
-            won = await storage.pop(db, [job.request() for job in asked]) if asked else []
+                job.asked = True
+            won = await self._lease(db, asked) if asked else []
             open_jobs = []
             for job, result in zip(asked, won, strict=True):
                 results[id(job)] = result
@@ -231,6 +233,23 @@ class Pops:
             if not open_jobs:
                 break
         return [results.get(id(job)) or PopResult([], "empty") for job in jobs]
+
+    async def _lease(self, db: asyncpg.Connection, jobs: list[PopJob]) -> list[PopResult]:
+        """What they get comes in one answer and is held in memory together, so they share the room for it."""
+        share = max(_LEAST_BYTES, self._config.max_pop_bytes // len(jobs))
+        return await storage.pop(db, [job.request() for job in jobs], share)
+
+    async def _disown(self, db: asyncpg.Connection, jobs: list[PopJob], *, lost: bool) -> None:
+        """What the attempt before this one may have won for these would be held until its leases ran out."""
+        if not jobs:
+            return
+        leases = [job.lease_id for job in jobs]
+        if lost:
+            self.returns.doubt(leases)
+        await release(db, leases)
+        for job in jobs:
+            job.lease_id = new_lease_id()
+            job.asked = False
 
     def _forget(self, job: PopJob) -> None:
         for queue in job.groups.values():
@@ -291,6 +310,7 @@ class Pops:
         return groups
 
     def _settle(self, job: PopJob, result: PopResult) -> None:
+        job.asked = False
         if job.progress.state is State.PENDING:  # its client had left before anything was asked
             self.tally.move(job.progress, State.RESOLVING)
         if not result.claims:
@@ -320,7 +340,7 @@ class Pops:
                 self.waiters.left(job)
         elif ask.wait > 0 and not self._stopping and self._loop.time() < job.deadline:
             job.parked = True
-            self.waiters.park(job, result.ready_in)
+            self.waiters.park(job, result.ready_in, job.groups.values())
         else:
             job.future.set_result(result)
             if ask.wait > 0:
@@ -356,20 +376,5 @@ class Pops:
         """Release what nobody will read, soon and together with others."""
         if job.ask.auto_ack:
             return
-        self._returns.append(job.lease_id)
-        if self._returning is None:
-            self._returning = self._loop.create_task(self._give_all_back())
-
-    async def _give_all_back(self) -> None:
-        try:
-            while self._returns:
-                leases, self._returns = self._returns, []
-                patience, stats = self._config.retry_timeout, self.batcher.stats
-                await persist(self._links, partial(_release, leases), patience=patience, stats=stats)
-                self.returned += len(leases)
-        finally:
-            self._returning = None
-
-
-async def _release(leases: list[str], db: asyncpg.Connection, again: bool) -> None:
-    await release(db, leases)
+        self.returns.count += 1
+        self.returns.add([job.lease_id])

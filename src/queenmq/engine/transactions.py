@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 import asyncpg
 
@@ -20,8 +19,6 @@ from .config import EngineConfig
 from .isolation import isolated
 from .links import Links
 from .persistence import persist
-
-_PATIENCE: Final = 0.001
 
 
 class TransactionRequest:
@@ -64,7 +61,7 @@ class Transactions:
         self._freed = freed
         self._loop = asyncio.get_running_loop()
         self.batcher: Batcher[TransactionRequest] = Batcher(
-            self._flush, patience=_PATIENCE, max_items=1, max_flushes=max(1, config.connections // 4), budget=budget
+            self._flush, patience=0.0, max_items=1, max_flushes=max(1, config.connections // 4), budget=budget
         )
 
     def add(

@@ -7,6 +7,7 @@ sequence number and is settled with all others in one statement; a run with fail
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -49,9 +50,10 @@ class AckResult:
     partition: str | None = None
     lease_released: bool = False
     dlq: bool = False
+    passed: bool = False  # refused, and settled all the same: by another lease, or by this one in an attempt before
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Run:
     """The items of one lease on one (partition, group), in the order of their messages."""
 
@@ -85,12 +87,35 @@ async def ack(db: Executor, items: Sequence[AckItem], *, replay: bool = False) -
 
     `replay` says that the same items may have been settled by an attempt whose answer was lost.
     """
-    results, runs = await resolve(db, items)
-    for batch in disjoint(runs):
-        refused = await _settle(db, batch, results, replay)
-        if refused:
-            await _settle(db, refused, results, replay)
-    return results
+    settlement = Settlement(items)
+    await settlement.run(db, replay=replay)
+    return settlement.results
+
+
+class Settlement:
+    """Acks on their way. When `run` fails, a part of them may be settled already, and `settled` knows which."""
+
+    def __init__(self, items: Sequence[AckItem]) -> None:
+        self._items = items
+        self._open = set(range(len(items)))
+        self.results: list[AckResult] = []
+
+    def settled(self, first: int, count: int) -> bool:
+        """Are the results of these items final?"""
+        return self._open.isdisjoint(range(first, first + count))
+
+    async def run(self, db: Executor, *, replay: bool) -> None:
+        self.results, runs = await resolve(db, self._items)
+        self._open = {index for run in runs for _, index, _ in run.items}
+        for batch in disjoint(runs):
+            refused = await _settle(db, batch, self.results, replay)
+            self._close([run for run in batch if run not in refused])
+            if refused:
+                await _settle(db, refused, self.results, replay)
+                self._close(refused)
+
+    def _close(self, runs: Sequence[Run]) -> None:
+        self._open.difference_update(index for run in runs for _, index, _ in run.items)
 
 
 async def _settle(db: Executor, batch: list[Run], results: list[AckResult], replay: bool) -> list[Run]:
@@ -190,6 +215,7 @@ def report(run: Run, answer: str, released: bool, results: list[AckResult]) -> b
         result = results[index]
         result.success, result.error, result.dlq = verdict["ok"], verdict.get("error"), verdict.get("dlq", False)
         result.lease_released = released and result.success
+        result.passed = not result.success and verdict.get("seq", math.inf) <= settled.get("acked", -1)
     return True
 
 

@@ -1,7 +1,7 @@
 """What storage calls raise.
 
 StorageError
-├── DatabaseUnavailable    no connection, or it was lost; the outcome is unknown: repeat with the same ids
+├── DatabaseUnavailable    no connection, it was lost, or PostgreSQL cannot do it now: repeat with the same ids
 ├── AccessRefused          wrong user, password, database or privileges
 ├── SchemaMissing          the schema is not there or older than this code: migrate
 ├── SchemaNewer            the database was migrated by a newer version: do not start
@@ -116,6 +116,10 @@ _NOT_NOW: Final = (
     asyncpg.TooManyConnectionsError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
+    asyncpg.ReadOnlySQLTransactionError,  # a server that others have taken over from
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.DiskFullError,
 )
 _ACCESS: Final = (
     asyncpg.InvalidAuthorizationSpecificationError,

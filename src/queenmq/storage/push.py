@@ -14,6 +14,7 @@ from typing import Final, Literal, Protocol
 import asyncpg
 
 from .. import sql
+from ..domain.cipher import EncryptionUnavailable
 from ..domain.segments import Encoded, Parcel, PushItem, Receipt, Segment, Verdict, encode, group
 from .directory import Directory
 from .errors import PartitionGone, QueueFull, StaleConfig, StorageError, translate
@@ -30,12 +31,16 @@ class Sealer(Protocol):
 
 
 class PushPlan:
-    """The messages of one flush on their way into the database."""
+    """The messages of one flush on their way into the database. `whole`: when one of them cannot be encrypted, none is
+    stored, and EncryptionUnavailable is raised."""
 
-    def __init__(self, parcels: Iterable[Parcel], directory: Directory, sealer: Sealer | None = None) -> None:
+    def __init__(
+        self, parcels: Iterable[Parcel], directory: Directory, sealer: Sealer | None = None, *, whole: bool = False
+    ) -> None:
         self.segments, self.receipts = group(parcels)
         self._directory = directory
         self._sealer = sealer
+        self._whole = whole
 
     async def prepare(self, db: Executor) -> Encoded:
         """Find the partitions and encode what is not settled yet."""
@@ -52,6 +57,8 @@ class PushPlan:
         marks = segment.marks or [False] * len(segment.items)
         open_ones = [position for position in segment.open() if not marks[position]]
         if self._sealer is None:
+            if self._whole and open_ones:
+                raise EncryptionUnavailable(segment.queue)
             segment.settle({at: self._refused(segment, at, "failed", _NO_KEY) for at in open_ones})
             return
         segment.payloads = [bytes(item.payload) for item in segment.items]
@@ -70,7 +77,9 @@ class PushPlan:
         elif isinstance(error, asyncpg.UniqueViolationError):
             await self.drop_stored(db)
         elif isinstance(known, QueueFull):
-            self._drop_queue(int(known.detail or 0), known)
+            # what our own first attempt has stored fills the queue too, and is not refused
+            if not await self.drop_stored(db):
+                self._drop_queue(int(known.detail or 0), known)
         elif known is not None:
             raise known from error
         else:
@@ -87,8 +96,8 @@ class PushPlan:
         """One verdict per message, in the order given."""
         return [verdict for receipt in self.receipts for verdict in receipt.verdicts()]
 
-    async def drop_stored(self, db: Executor) -> None:
-        """Settle what the database already holds: our own first attempt, or somebody else's message."""
+    async def drop_stored(self, db: Executor) -> bool:
+        """Settle what the database already holds: our own first attempt, or somebody else's message. False: nothing."""
         encoded = await self.prepare(db)
         pids = [encoded.pids[position >> 16] for position in encoded.key_pos]
         rows = await db.fetch(sql.query("stored_keys"), pids, encoded.keys)
@@ -102,6 +111,7 @@ class PushPlan:
             keys = segment.keys or []
             found = {at: held.get((segment.place.partition_id, keys[at] or "")) for at in segment.open()}
             segment.settle({at: _duplicate(segment, at, row) for at, row in found.items() if row is not None})
+        return bool(rows)
 
     def _replace_places(self) -> None:
         """Resolve the partitions again; ids stay as they are."""

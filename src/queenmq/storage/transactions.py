@@ -46,7 +46,7 @@ class Transaction:
     ) -> None:
         self._acks = acks
         self._required = [lease.lower() for lease in required_leases]
-        self._plan = PushPlan([Parcel.of(pushes)], directory, sealer)
+        self._plan = PushPlan([Parcel.of(pushes)], directory, sealer, whole=True)
 
     @property
     def segments(self) -> list[Segment]:
@@ -54,7 +54,8 @@ class Transaction:
         return self._plan.segments
 
     async def commit(self, db: Executor, *, replay: bool = False) -> Committed:
-        """Do it. Raises LeaseNotHeld, AckRefused or QueueFull when it cannot be done, and then nothing was done.
+        """Do it. Raises LeaseNotHeld, AckRefused, QueueFull or EncryptionUnavailable when it cannot be done, and then
+        nothing was done.
 
         `replay` says that an earlier call, whose answer was lost, may have done it.
         """
@@ -82,6 +83,8 @@ class Transaction:
                 known = translate(error)
                 if known is None:
                     raise
+                if isinstance(known, QueueFull) and await self._plan.drop_stored(db):
+                    continue  # what the attempt before has stored fills the queue too
                 if not isinstance(known, PartitionGone | StaleConfig):
                     raise known from error
                 await self._plan.recover(db, error)
@@ -92,8 +95,9 @@ class Transaction:
     async def _resolve(self, db: Executor) -> tuple[list[AckResult], list[Run]]:
         """Find the acked messages. An ack without a lease of its own is fenced by the required lease that holds it."""
         results, runs = await resolve(db, self._acks)
+        found = {index for run in runs for _, index, _ in run.items}
         for result in results:
-            if result.error is not None and not any(result.index == index for run in runs for _, index, _ in run.items):
+            if result.error is not None and result.index not in found:
                 raise AckRefused(result.error, detail=str(result.index))
         for run in runs:
             run.one_by_one = True
