@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import asyncpg
@@ -15,6 +16,7 @@ from queenmq.http.limits import Limits
 from tests.api.asgi import ask
 from tests.api.serving import Api
 from tests.conftest import Server
+from tests.engine.relay import Relay
 
 
 async def test_health_names_the_server_and_its_database(api: Api) -> None:
@@ -87,6 +89,22 @@ async def test_a_database_that_does_not_answer_in_time_makes_a_worker_not_ready(
     finally:
         await transaction.rollback()
         await api.broker.store.pool.release(blocker)
+
+
+async def test_a_connection_on_which_nothing_comes_back_is_not_waited_for(database: str) -> None:
+    async with Relay(database) as relay:
+        broker = await Broker.open(EngineConfig(dsn=relay.dsn, connections=2, admin_connections=1))
+        app = build(broker, Limits())
+        try:
+            assert (await ask(app, "GET", "/ready"))[0] == 200
+            relay.fall_silent()
+            async with asyncio.timeout(10):
+                for _ in range(2):
+                    status, body, _ = await ask(app, "GET", "/ready")
+                    assert (status, body["reasons"]) == (503, ["the database did not answer within 1 s"])
+        finally:
+            await relay.cut()
+            await broker.close()
 
 
 async def test_a_stopping_worker_is_not_ready(database: str) -> None:

@@ -45,6 +45,10 @@ async def wait_for(broker: Broker, **more: object) -> asyncio.Future[PopResult]:
     return future
 
 
+class Unreachable:
+    """A database that nobody may ask."""
+
+
 class TestLargeMessages:
     """A pop gets as many messages as fit, and always one."""
 
@@ -165,6 +169,22 @@ class TestWaiting:
     async def test_its_time_being_up_it_is_answered_with_nothing(self, broker: Broker) -> None:
         assert read(await broker.pop(ask(wait=0.05))) == []
         assert parked(broker) == 0
+
+    async def test_a_database_that_hangs_does_not_hold_it_much_longer(self, broker: Broker) -> None:
+        await push(broker, 1)
+        async with broker.store.pool.acquire() as other, other.transaction():
+            await other.execute("lock table queen.partition_consumers")
+            async with asyncio.timeout(10):
+                assert read(await broker.pop(ask(wait=0.05))) == []
+        async with asyncio.timeout(10):  # what it wins after that is given back
+            assert read(await broker.pop(ask(wait=30.0))) == [1]
+
+    async def test_an_empty_partition_is_not_looked_up_again_by_the_next_push(self, broker: Broker) -> None:
+        await push(broker, 1)
+        assert read(await broker.pop(ask(partition="p", auto_ack=True))) == [1]
+        assert read(await broker.pop(ask(partition="p"))) == []
+        known = await broker.store.directory.find(Unreachable(), [(QUEUE, "p")])  # type: ignore[arg-type]
+        assert list(known) == [(QUEUE, "p")]
 
     async def test_many_wait_and_each_message_goes_to_one(self, broker: Broker) -> None:
         waiting = [broker.pop(ask(wait=30.0, batch=1)) for _ in range(50)]

@@ -17,7 +17,7 @@ from tests.proof.conftest import Serve
 from tests.proof.traffic import SCALE, SEED, Traffic
 
 WORKERS = 2
-SECONDS = 5 * SCALE
+SECONDS = 2 * SCALE
 OTHERS = "application_name = 'queenmq' and datname = current_database() and pid <> pg_backend_pid()"
 CANCEL = f"select pg_cancel_backend(pid) from pg_stat_activity where state = 'active' and {OTHERS}"
 TERMINATE = f"select pg_terminate_backend(pid) from pg_stat_activity where {OTHERS} order by random() limit 1"

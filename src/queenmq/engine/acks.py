@@ -20,7 +20,7 @@ from ..storage.ack import AckItem, AckResult
 from ..storage.pop import QUEUE_MODE
 from ..wire.requests import AckEntry
 from .batcher import Batcher
-from .budget import ITEM_BYTES, Budget
+from .budget import Budget
 from .config import EngineConfig
 from .isolation import isolated
 from .leases import Held, LeaseMemory
@@ -50,18 +50,17 @@ class Stretch:
 
 
 class AckRequest:
-    __slots__ = ("future", "group", "size", "stretches", "unsure")
+    __slots__ = ("future", "group", "size", "stretches", "unsure", "weight")
 
-    def __init__(self, stretches: list[Stretch], group: str, size: int, future: asyncio.Future[list[Stretch]]) -> None:
+    def __init__(
+        self, stretches: list[Stretch], group: str, size: int, weight: int, future: asyncio.Future[list[Stretch]]
+    ) -> None:
         self.stretches = stretches
         self.group = group
         self.size = size
+        self.weight = weight
         self.future = future
         self.unsure = False  # one was refused that an attempt before may have settled
-
-    @property
-    def weight(self) -> int:
-        return self.size * ITEM_BYTES
 
     def lanes(self) -> int:
         return 0
@@ -95,9 +94,9 @@ class Acks:
             budget=budget,
         )
 
-    def add(self, entries: Sequence[AckEntry], group: str | None) -> asyncio.Future[list[Stretch]]:
+    def add(self, entries: Sequence[AckEntry], group: str | None, weight: int) -> asyncio.Future[list[Stretch]]:
         future: asyncio.Future[list[Stretch]] = self._loop.create_future()
-        self.batcher.add(AckRequest(_stretches(entries), group or QUEUE_MODE, len(entries), future))
+        self.batcher.add(AckRequest(_stretches(entries), group or QUEUE_MODE, len(entries), weight, future))
         return future
 
     async def _flush(self, batch: list[AckRequest]) -> None:

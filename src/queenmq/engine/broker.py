@@ -109,9 +109,9 @@ class Broker:
         self._check_open()
         return self.pops.add(ask)
 
-    def ack(self, items: Sequence[AckEntry], group: str | None = None) -> Future[list[Stretch]]:
+    def ack(self, items: Sequence[AckEntry], group: str | None = None, size: int = 0) -> Future[list[Stretch]]:
         self._check_open()
-        return self.acks.add(items, group)
+        return self.acks.add(items, group, size or len(items) * ITEM_BYTES)
 
     def transaction(self, ask: TransactionAsk) -> Future[Committed]:
         """Pushes and acks in the order of the operations, each kind by itself. Fails with LeaseNotHeld, AckRefused or

@@ -75,7 +75,9 @@ async def persist(
         try:
             link = await links.take()
             try:
-                return await call(link, again)
+                answer = await call(link, again)
+                links.healthy = True
+                return answer
             except (asyncio.CancelledError, asyncpg.ReadOnlySQLTransactionError):
                 links.drop(link)
                 raise

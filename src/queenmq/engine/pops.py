@@ -42,6 +42,7 @@ _PATIENCE: Final = 0.001  # a consumer waits: a second flush starts beside one t
 _PATIENT: Final = 0.1  # seconds; who waits longer may let others look first
 _LEAST_PER_LINK: Final = 64
 _LEAST_BYTES: Final = 65_536
+_OVERTIME: Final = 1.0  # seconds
 _ATTEMPTS_TO_RESOLVE: Final = 2
 
 
@@ -123,7 +124,6 @@ class Pops:
         self._unreadable: set[str] = set()
         self.tally = Tally()
         self.waiters: Waiters[PopJob] = Waiters(config, self._again)
-        self.claimed = 0
         self.batcher: Batcher[PopJob] = Batcher(
             self._flush,
             patience=_PATIENCE,
@@ -156,9 +156,14 @@ class Pops:
         self.batcher.add(job)
 
     def _expired(self, job: PopJob) -> None:
-        """Its time is up. While it is on its way, the answer it comes back with counts."""
-        if job.parked and not job.future.done():
+        """Its time is up. While it is on its way, the answer it comes back with counts, if that does not take too long;
+        what comes later is given back."""
+        if job.future.done():
+            return
+        if job.parked or self._loop.time() > job.deadline + _OVERTIME / 2:
             job.future.set_result(PopResult([], "empty"))
+        elif not job.ask.auto_ack:  # what is acknowledged with its delivery cannot be given back
+            job.timer = self._loop.call_at(job.deadline + _OVERTIME, self._expired, job)
 
     def _done(self, job: PopJob, _: object) -> None:
         """It was answered, or its client has left."""
@@ -332,8 +337,8 @@ class Pops:
 
     def _nothing(self, job: PopJob, result: PopResult) -> None:
         ask = job.ask
-        if ask.queue is not None and ask.partition is not None and result.ready_at is None:
-            self._directory.forget_partitions([(ask.queue, ask.partition)])  # it may have been deleted and made again
+        if ask.queue is not None and ask.partition is not None and result.reason == "unknown_partition":
+            self._directory.forget_partitions([(ask.queue, ask.partition)])  # it was deleted, and may be made again
         self.tally.move(job.progress, State.EMPTY)
         if job.future.done():
             if ask.wait > 0:
@@ -349,7 +354,6 @@ class Pops:
     def _fetch(self, job: PopJob, claims: list[Claim]) -> None:
         for claim in claims:
             claim.queue = job.groups[claim.group_id]
-            self.claimed += 1
             if any(row.enc for row in claim.segments):
                 claim.segments = [self._decrypted(claim.queue, row) for row in claim.segments]
         if not job.ask.auto_ack:

@@ -49,7 +49,7 @@ class Handlers:
     def ack(self, body: bytes, caller: Caller) -> Answer | Work:
         try:
             entry = parse_ack(body, self._limits)
-            return Work(self._broker.ack([entry], entry.consumer_group), _acked)
+            return Work(self._broker.ack([entry], entry.consumer_group, len(body)), _acked)
         except Exception as error:
             return answer_for(error)
 
@@ -58,7 +58,7 @@ class Handlers:
             entries, group = parse_ack_batch(body, self._limits)
             if not entries:
                 return _NOTHING_ACKED
-            return Work(self._broker.ack(entries, group), _acked)
+            return Work(self._broker.ack(entries, group, len(body)), _acked)
         except Exception as error:
             return answer_for(error)
 

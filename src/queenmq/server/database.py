@@ -66,6 +66,7 @@ def _look_after(
             if not done.is_set():
                 failed(error)
             return
+        report("PostgreSQL is back")
 
 
 @contextmanager

@@ -97,7 +97,7 @@ class PopResult:
     """The claims of one request; without any, the reason and when the first of its cursors is worth another look."""
 
     claims: list[Claim]
-    reason: Literal["empty", "unknown_group"] | None = None
+    reason: Literal["empty", "unknown_group", "unknown_partition"] | None = None
     ready_at: datetime | None = None
     ready_in: float | None = None  # the same in seconds from now, by the database's clock
 
@@ -169,7 +169,7 @@ def _read(
         )
 
 
-def _nothing(result: PopResult, reason: Literal["empty", "unknown_group"], row: Any) -> None:
+def _nothing(result: PopResult, reason: Literal["empty", "unknown_group", "unknown_partition"], row: Any) -> None:
     result.reason = reason
     result.ready_at = row["ready_at"]
     if result.ready_at is not None:

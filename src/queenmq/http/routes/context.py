@@ -28,6 +28,8 @@ class Context:
     worker_id: int = 0
     endpoint_stats: Callable[[], Mapping[str, Any]] = dict
     draining: Callable[[], bool] = lambda: False
+    asking: asyncio.Task[str | None] | None = None
+    """What the database was last asked for /ready."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,18 @@ async def engine_stats(context: Context, call: Call) -> Answer:
 
 
 async def _database_problem(context: Context) -> str | None:
+    """All who ask at the same time share the question. It is left alone when it takes too long: to give up a connection
+    on which nothing comes back takes even longer."""
+    if context.asking is None or context.asking.done():
+        context.asking = asyncio.create_task(_ask(context))
+    done, _ = await asyncio.wait([asking := context.asking], timeout=PATIENCE)
+    return asking.result() if done else f"the database did not answer within {PATIENCE:g} s"
+
+
+async def _ask(context: Context) -> str | None:
     try:
-        async with asyncio.timeout(PATIENCE), translated():
+        async with translated():
             await require_current(context.broker.store.pool)
-    except TimeoutError:
-        return f"the database did not answer within {PATIENCE:g} s"
     except DatabaseUnavailable:
         return "the database cannot be reached"
     except StorageError as error:

@@ -310,7 +310,12 @@ begin
         end loop;
         if claimed = 0 then
             request := r;
-            reason := case when known then 'empty' else 'unknown_group' end;
+            reason := case
+                when not known then 'unknown_group'
+                when req_partition[r] is not null and not exists (
+                    select from queen.partition_consumers c
+                    where c.partition_id = req_partition[r] and c.group_id = any (req_groups[req_from[r]:req_to[r]])) then 'unknown_partition'
+                else 'empty' end;
             created_at := clock_timestamp();
             ready_at := queen.next_ready(req_groups[req_from[r]:req_to[r]], req_partition[r]);
             return next;
