@@ -28,7 +28,7 @@ async def connection(database: str) -> AsyncIterator[asyncpg.Connection]:
 
 async def test_every_message_is_settled_once_and_in_order(serve: Serve, connection: asyncpg.Connection) -> None:
     serving = serve(WORKERS)
-    traffic = Traffic(serving.port, connection, seconds=5 * SCALE)
+    traffic = Traffic(serving.port, connection, seconds=4 * SCALE)
     await traffic.run()
     assert traffic.repeats == 0
     for way in ("whole", "in_two", "failing", "retrying", "silent", "late", "refused"):
@@ -37,7 +37,7 @@ async def test_every_message_is_settled_once_and_in_order(serve: Serve, connecti
 
 async def test_killed_workers_lose_double_and_reorder_nothing(serve: Serve, connection: asyncpg.Connection) -> None:
     serving = serve(WORKERS)
-    traffic = Traffic(serving.port, connection, seconds=10 * SCALE, forgets=LOST_ANSWERS)
+    traffic = Traffic(serving.port, connection, seconds=7 * SCALE, forgets=LOST_ANSWERS)
     killer = Killer(serving)
     killing = asyncio.create_task(killer.run())
     try:

@@ -153,6 +153,7 @@ def test_a_client_that_leaves_before_its_turn_takes_nothing(site: Site, chunks: 
 
     def work() -> Iterator[None]:
         while others:
+            time.sleep(0.001)  # lets this thread have its turn, too
             yield
 
     site.call(lambda: site.service.take_turns(work()))
