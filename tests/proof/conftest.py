@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import asyncpg
 import pytest
 
 from benchmarks.processes import tree
@@ -98,3 +99,10 @@ def launch(log: Path, *arguments: str, **environment: str) -> Serving:
             stderr=output,
         )
     return Serving(process, log)
+
+
+@pytest.fixture
+async def connection(database: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(database)
+    yield connection
+    await connection.close()

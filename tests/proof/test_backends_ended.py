@@ -29,13 +29,6 @@ SHORT_PATIENCE_MS = 300
 
 
 @pytest.fixture
-async def connection(database: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(database)
-    yield connection
-    await connection.close()
-
-
-@pytest.fixture
 async def nemesis(database: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(database)
     yield connection

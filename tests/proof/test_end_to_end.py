@@ -6,10 +6,8 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
 
 import asyncpg
-import pytest
 
 from tests.proof.conftest import PATIENCE, Serve, Serving
 from tests.proof.traffic import SCALE, SEED, Traffic
@@ -17,13 +15,7 @@ from tests.proof.traffic import SCALE, SEED, Traffic
 WORKERS = 2
 KILL_EVERY = 2.0
 LOST_ANSWERS = 0.02
-
-
-@pytest.fixture
-async def connection(database: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(database)
-    yield connection
-    await connection.close()
+KILLING = 7 + 11 * (SCALE - 1)  # seconds: more than a minute in `make faultlab`
 
 
 async def test_every_message_is_settled_once_and_in_order(serve: Serve, connection: asyncpg.Connection) -> None:
@@ -37,7 +29,7 @@ async def test_every_message_is_settled_once_and_in_order(serve: Serve, connecti
 
 async def test_killed_workers_lose_double_and_reorder_nothing(serve: Serve, connection: asyncpg.Connection) -> None:
     serving = serve(WORKERS)
-    traffic = Traffic(serving.port, connection, seconds=7 * SCALE, forgets=LOST_ANSWERS)
+    traffic = Traffic(serving.port, connection, seconds=KILLING, forgets=LOST_ANSWERS)
     killer = Killer(serving)
     killing = asyncio.create_task(killer.run())
     try:
