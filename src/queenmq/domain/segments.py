@@ -237,6 +237,23 @@ class Encoded(NamedTuple):
             array(self.afters) if any(self.afters) else None,
         )
 
+    def only(self) -> tuple[int | str | bytes | None, ...]:
+        """As `queen.push_segment_v1` takes them: there is one segment."""
+        return (
+            self.pids[0],
+            self.ns[0],
+            self.bases[0],
+            self.last_ids[0],
+            self.txs[0],
+            self.datas[0],
+            self.traces[0],
+            self.subs[0],
+            self.encs[0],
+            array(self.keys),
+            None if self.key_pos == list(range(len(self.keys))) else array(self.key_pos),
+            self.bounded[0] if self.bounded else None,
+        )
+
 
 def array(values: Iterable[object]) -> str:
     """The text of a PostgreSQL array of numbers, booleans or UUIDs; None stands for NULL."""

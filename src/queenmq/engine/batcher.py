@@ -16,7 +16,7 @@ waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -53,6 +53,17 @@ class Request(Protocol):
 R = TypeVar("R", bound=Request)
 
 
+class _Flight(Generic[R]):
+    """A flush on its way."""
+
+    __slots__ = ("batch", "begun", "task")
+
+    def __init__(self, begun: float, batch: list[R]) -> None:
+        self.begun = begun
+        self.batch = batch
+        self.task: asyncio.Task[None] | None = None
+
+
 class Batcher(Generic[R]):
     """`flush` settles the futures of the requests it is given; what it forgets or raises is settled here."""
 
@@ -73,7 +84,7 @@ class Batcher(Generic[R]):
         self._gather = gather
         self._budget = budget
         self._waiting: list[R] = []
-        self._running: dict[asyncio.Task[None], tuple[float, list[R]]] = {}
+        self._running: set[_Flight[R]] = set()
         self._usual = 0.0
         self._least = float("inf")
         self._kicked = False
@@ -99,33 +110,45 @@ class Batcher(Generic[R]):
         if self._gathering is not None:
             if len(self._waiting) >= self._expected:
                 self._gathered()
+        elif self._kicked:
+            return
         elif self._running:
             self._set_timer()
         elif self._expected > 1 and self._loop.time() < self._expected_until:
             self._idle.clear()
             self._begin_gathering()
-        elif not self._kicked:
+        else:
             self._kicked = True
-            self._idle.clear()
-            self._loop.call_soon(self._start)
+            self._depart(self._kick, [])
 
     async def idle(self) -> None:
         """Return when nothing waits and nothing runs."""
         await self._idle.wait()
 
+    def _depart(self, run: Callable[[_Flight[R]], Coroutine[Any, Any, None]], batch: list[R]) -> None:
+        self._idle.clear()
+        flight = _Flight(self._loop.time(), batch)
+        self._running.add(flight)
+        flight.task = self._loop.create_task(run(flight))
+        self.stats.in_flight = len(self._running)
+        self.stats.most_in_flight = max(self.stats.most_in_flight, self.stats.in_flight)
+
+    async def _kick(self, flight: _Flight[R]) -> None:
+        """A flush that was begun for the first request to come; by now all those of the same turn are there."""
+        self._kicked = False
+        flight.batch = self._take()
+        if self._waiting:
+            self._set_timer()
+        await self._run(flight)
+
     def _start(self) -> None:
         """Begin a flush, if there is one to begin."""
-        self._kicked = False
         pause = 0.0
         if self._waiting and len(self._running) < self._max_flushes:
             batch = self._take()
             pause = 0.0 if batch else _LEAST_PAUSE
             if batch:
-                self._idle.clear()
-                task = self._loop.create_task(self._run(batch))
-                self._running[task] = (self._loop.time(), batch)
-                self.stats.in_flight = len(self._running)
-                self.stats.most_in_flight = max(self.stats.most_in_flight, self.stats.in_flight)
+                self._depart(self._run, batch)
         if self._waiting:
             self._set_timer(pause)
         elif not self._running:
@@ -138,6 +161,8 @@ class Batcher(Generic[R]):
 
     def _overdue(self) -> None:
         self._timer = None
+        if self._kicked:
+            return  # all who wait go in this turn
         if self._may_start():
             self._start()
         elif self._waiting:
@@ -151,7 +176,7 @@ class Batcher(Generic[R]):
             return True
         limit = max(_STUCK, self._usual * _STUCK_TIMES)
         now = self._loop.time()
-        return all(now - begun > limit for begun, _ in self._running.values())
+        return all(now - flight.begun > limit for flight in self._running)
 
     def _begin_gathering(self) -> None:
         self._gathering = self._loop.call_later(self._gap, self._gathered)
@@ -186,22 +211,22 @@ class Batcher(Generic[R]):
 
     def _busy(self) -> int:
         busy = 0
-        for _, batch in self._running.values():
-            for request in batch:
+        for flight in self._running:
+            for request in flight.batch:
                 busy |= request.lanes()
         return busy
 
-    async def _run(self, batch: list[R]) -> None:
+    async def _run(self, flight: _Flight[R]) -> None:
         started = perf_counter()
         try:
-            await self._flush(batch)
+            await self._flush(flight.batch)
         except Exception as error:
-            fail(batch, error)
+            fail(flight.batch, error)
         finally:
-            self._ended(batch, perf_counter() - started)
+            self._ended(flight, perf_counter() - started)
 
-    def _ended(self, batch: list[R], took: float) -> None:
-        stats = self.stats
+    def _ended(self, flight: _Flight[R], took: float) -> None:
+        stats, batch = self.stats, flight.batch
         stats.flushes += 1
         stats.requests += len(batch)
         stats.items += sum([request.size for request in batch])
@@ -211,9 +236,7 @@ class Batcher(Generic[R]):
             self._budget.give(sum([request.weight for request in batch]))
         self._least = min(took, self._least * _FORGETTING)
         self._usual += (took - self._usual) * 0.2 if self._usual else took
-        task = asyncio.current_task()
-        if task is not None:
-            self._running.pop(task, None)
+        self._running.discard(flight)
         stats.in_flight = len(self._running)
         if not self._gather or self._running:
             self._start()

@@ -147,15 +147,22 @@ async def push(
     return plan.verdicts()
 
 
+def statement(encoded: Encoded) -> tuple[str, tuple[object, ...]]:
+    """The call that stores this, and its arguments; it returns pairs of a partition and its last sequence number."""
+    if len(encoded.pids) == 1:
+        return sql.query("push_segment"), encoded.only()
+    return sql.query("push"), encoded.arguments()
+
+
 async def execute(db: Executor, plan: PushPlan) -> None:
     """Run a plan until nothing of it is open."""
-    statement = sql.query("push")
     for _ in range(_ATTEMPTS):
         encoded = await plan.prepare(db)
         if not encoded.pids:
             return
+        query, arguments = statement(encoded)
         try:
-            rows = await undeadlocked(partial(db.fetch, statement, *encoded.arguments()))
+            rows = await undeadlocked(partial(db.fetch, query, *arguments))
         except Exception as error:
             await plan.recover(db, error)
         else:

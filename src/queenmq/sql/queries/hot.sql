@@ -8,6 +8,9 @@ select * from queen.ensure_partitions_v1($1, $2);
 select * from queen.push_v1($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::uuid[], $5, $6, $7, $8, $9,
     $10::text::uuid[], $11::text::integer[], $12::text::integer[], $13::text::integer[], $14::text::integer[]);
 
+-- name: push_segment
+select $1::bigint, queen.push_segment_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::uuid[], $11::text::integer[], $12);
+
 -- name: stored_keys
 select * from queen.stored_keys_v1($1, $2);
 
