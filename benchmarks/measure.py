@@ -26,9 +26,11 @@ class BackendClock:
 
 @dataclass(slots=True)
 class Case:
-    """One piece of work. `before` prepares a round unmeasured; `work` returns how many units it did."""
+    """One piece of work of the backend with that clock. `before` prepares a round unmeasured; `work` returns how many
+    units it did."""
 
     name: str
+    clock: BackendClock
     work: Work
     before: Callable[[], Awaitable[None]] | None = None
     costs: list[float] = field(default_factory=list)
@@ -39,14 +41,14 @@ class Case:
         return statistics.median(self.costs)
 
 
-async def run(cases: Sequence[Case], clock: BackendClock, rounds: int, progress: Callable[[str], None]) -> None:
+async def run(cases: Sequence[Case], rounds: int, progress: Callable[[str], None]) -> None:
     """Run every case once per round. The first round warms plans and caches and is not counted."""
     for number in range(rounds + 1):
         progress(f"round {number} of {rounds}")
         for case in cases:
             if case.before is not None:
                 await case.before()
-            start = clock.now()
+            start = case.clock.now()
             units = await case.work()
             if number:
-                case.costs.append((clock.now() - start) / units)
+                case.costs.append((case.clock.now() - start) / units)

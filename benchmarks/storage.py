@@ -36,12 +36,14 @@ def measure(rounds: int, console: Console) -> tuple[list[tuple[str, str, str, st
 async def _measure(dsn: str, rounds: int, progress: Callable[[str], None]) -> tuple[list[Row], list[Growth], str]:
     report = await migrate(dsn)
     connection = await connect(dsn)
+    for_rows = await connect(dsn)
     try:
         growth = await bloat(connection, progress)  # first: it compares with tables that are new
-        rows = await StorageCost(connection).measure(rounds, progress)
+        rows = await StorageCost(connection, for_rows).measure(rounds, progress)
         few, many = await discovery(connection, max(5, rounds // 5), progress)
     finally:
         await connection.close()
+        await for_rows.close()
     rows.append(Row("discovery: a pop at 100 partitions", few, 1, "100 partitions", None))
     rows.append(Row("discovery: a pop at 100,000 partitions, 1,000 with work", many, many / few, "100 partitions", 2))
     return rows, growth, report.server_version

@@ -17,7 +17,7 @@ from queenmq.storage.push import push
 from queenmq.storage.tidy import Tidier
 
 from .measure import BackendClock, Case, run
-from .workload import QUEUE, group_id, items, payload, push_arguments
+from .workload import QUEUE, group_id, items, payload, push_call
 
 _SCRIPTS = Path(__file__).with_name("sql")
 HOT_TABLES = ("partition_lookup", "partition_consumers")
@@ -45,7 +45,7 @@ async def discovery(
         progress(f"making {partitions:,} partitions")
         cases.append(_discovery_case(connection, queue, await _fill(connection, queue, partitions)))
     await connection.execute("analyze queen.partition_consumers")
-    await run(cases, BackendClock(connection), rounds, progress)
+    await run(cases, rounds, progress)
     return cases[0].cost, cases[1].cost
 
 
@@ -70,13 +70,13 @@ def _discovery_case(connection: asyncpg.Connection, queue: str, group: int) -> C
             await pop(connection, [PopRequest([group])])
         return pops
 
-    return Case(queue, work, before)
+    return Case(queue, BackendClock(connection), work, before)
 
 
 async def bloat(connection: asyncpg.Connection, progress: Callable[[str], None]) -> list[Growth]:
     """Sizes of the hot tables before and after 200,000 messages were pushed, popped and acked over 100 partitions."""
     directory = Directory()
-    await push_arguments(connection, directory, items(100))
+    await push_call(connection, directory, items(100))
     group = await group_id(connection, QUEUE, "bloat", "new")
     await _cycle(connection, directory, group)
     before = await _sizes(connection)
@@ -94,7 +94,7 @@ async def bloat(connection: asyncpg.Connection, progress: Callable[[str], None])
 
 async def _cycle(connection: asyncpg.Connection, directory: Directory, group: int) -> None:
     """Push 1000 messages over 100 partitions; pop and ack them all."""
-    await connection.fetch(sql.query("push"), *await push_arguments(connection, directory, items(100)))
+    await connection.fetch(*await push_call(connection, directory, items(100)))
     results = await pop(connection, [PopRequest([group], batch=1000) for _ in range(100)])
     claims = [claim for result in results for claim in result.claims]
     await call_plain(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import uuid_utils
 
 from queenmq.domain.ids import message_id
@@ -9,7 +11,7 @@ from queenmq.domain.segments import Parcel, PushItem
 from queenmq.storage.directory import Directory
 from queenmq.storage.pool import Executor
 from queenmq.storage.pop import register
-from queenmq.storage.push import PushPlan
+from queenmq.storage.push import PushPlan, statement
 
 MESSAGES = 1000
 QUEUE = "bench"
@@ -30,9 +32,10 @@ def items(partitions: int, *, named: bool = True, count: int = MESSAGES, prefix:
     ]
 
 
-async def push_arguments(db: Executor, directory: Directory, messages: list[PushItem]) -> tuple[object, ...]:
-    """The arguments of queen.push_v1 for a flush."""
-    return (await PushPlan([Parcel.of(messages)], directory).prepare(db)).arguments()
+async def push_call(db: Executor, directory: Directory, messages: list[PushItem]) -> tuple[Any, ...]:
+    """The statement of a flush, and its arguments."""
+    query, arguments = statement(await PushPlan([Parcel.of(messages)], directory).prepare(db))
+    return query, *arguments
 
 
 async def group_id(db: Executor, queue: str, group: str, mode: str) -> int:
