@@ -47,6 +47,10 @@ class Place(NamedTuple):
     encryption_enabled: bool
 
 
+NOWHERE: Final = Place(0, "", 0, False, False)
+"""The place of a segment before it is looked up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What became of one message. A duplicate carries the id of the message that was there first."""
@@ -94,23 +98,7 @@ class Segment:
     twins: dict[int, int] = field(default_factory=dict)
     canonical: bool = False
     last_seq: int = 0
-    _place: Place | None = None
-
-    @property
-    def place(self) -> Place:
-        assert self._place is not None
-        return self._place
-
-    @place.setter
-    def place(self, place: Place) -> None:
-        self._place = place
-
-    @property
-    def placed(self) -> bool:
-        return self._place is not None
-
-    def displace(self) -> None:
-        self._place = None
+    place: Place = NOWHERE
 
     def add(self, items: Sequence[PushEntry], parcel: Parcel, start: int) -> Run:
         """Append a stretch of a parcel, which begins there at `start`."""

@@ -95,7 +95,6 @@ class Batcher(Generic[R]):
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
-        self._idle.set()
         self.stats = OperationStats()
 
     def __len__(self) -> int:
@@ -115,7 +114,6 @@ class Batcher(Generic[R]):
         elif self._running:
             self._set_timer()
         elif self._expected > 1 and self._loop.time() < self._expected_until:
-            self._idle.clear()
             self._begin_gathering()
         else:
             self._kicked = True
@@ -123,10 +121,11 @@ class Batcher(Generic[R]):
 
     async def idle(self) -> None:
         """Return when nothing waits and nothing runs."""
-        await self._idle.wait()
+        while self._waiting or self._running:
+            self._idle.clear()
+            await self._idle.wait()
 
     def _depart(self, run: Callable[[_Flight[R]], Coroutine[Any, Any, None]], batch: list[R]) -> None:
-        self._idle.clear()
         flight = _Flight(self._loop.time(), batch)
         self._running.add(flight)
         flight.task = self._loop.create_task(run(flight))
@@ -136,9 +135,12 @@ class Batcher(Generic[R]):
     async def _kick(self, flight: _Flight[R]) -> None:
         """A flush that was begun for the first request to come; by now all those of the same turn are there."""
         self._kicked = False
-        flight.batch = self._take()
-        if self._waiting:
-            self._set_timer()
+        if len(self._waiting) == 1:
+            flight.batch, self._waiting = self._waiting, []
+        else:
+            flight.batch = self._take()
+            if self._waiting:
+                self._set_timer()
         await self._run(flight)
 
     def _start(self) -> None:

@@ -15,7 +15,7 @@ import asyncpg
 
 from .. import sql
 from ..domain.cipher import EncryptionUnavailable
-from ..domain.segments import Encoded, Parcel, PushItem, Receipt, Segment, Verdict, encode, group
+from ..domain.segments import NOWHERE, Encoded, Parcel, PushItem, Receipt, Segment, Verdict, encode, group
 from .directory import Directory
 from .errors import PartitionGone, QueueFull, StaleConfig, StorageError, translate
 from .pool import Executor, undeadlocked
@@ -44,7 +44,7 @@ class PushPlan:
 
     async def prepare(self, db: Executor) -> Encoded:
         """Find the partitions and encode what is not settled yet."""
-        missing = [segment for segment in self.segments if not segment.placed]
+        missing = [segment for segment in self.segments if segment.place is NOWHERE]
         if missing:
             places = await self._directory.partitions(db, [(each.queue, each.partition) for each in missing])
             for segment, place in zip(missing, places, strict=True):
@@ -117,7 +117,7 @@ class PushPlan:
         """Resolve the partitions again; ids stay as they are."""
         self._directory.forget_partitions((segment.queue, segment.partition) for segment in self.segments)
         for segment in self.segments:
-            segment.displace()
+            segment.place = NOWHERE
 
     def _drop_queue(self, queue_id: int, error: StorageError) -> None:
         for segment in self.segments:
