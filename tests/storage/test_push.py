@@ -96,6 +96,37 @@ async def test_the_dedup_key_is_the_same_in_sql(store: Store, tx: str) -> None:
     assert str(await store.pool.fetchval("select queen.dedup_key($1)", tx)) == dedup_key(tx)
 
 
+@pytest.mark.parametrize("names", [["a"], ["a", None], [None, "a"], [None, None, "a"], ["b", None, "a"], ["b", "a"]])
+@pytest.mark.parametrize("neighbours", [[], [item(0, "other", tx="a")]])
+async def test_a_duplicate_is_told_where_the_first_one_stands(
+    store: Store, names: list[str | None], neighbours: list[PushItem]
+) -> None:
+    first = await store.push([*[item(n, tx=name) for n, name in enumerate(names)], *neighbours])
+    [again] = await store.push([item(9, tx="a")])
+    place = names.index("a")
+    assert (again.status, again.seq, again.message_id) == ("duplicate", place + 1, first[place].message_id)
+
+
+@pytest.mark.parametrize("partitions", [["Default"], ["Default", "other"]])
+async def test_no_plain_text_is_stored_when_a_queue_was_encrypted_unnoticed(
+    store: Store, partitions: list[str]
+) -> None:
+    await store.push([item(1, partition) for partition in partitions])
+    await Store(store.pool).configure("orders", encryptionEnabled=True)
+    verdicts = await store.push([item(2, partition) for partition in partitions])
+    assert {verdict.status for verdict in verdicts} == {"failed"}
+    assert {payload for _, payload in await stored(store)} == {"1"}
+
+
+@pytest.mark.parametrize("partitions", [["Default"], ["Default", "other"]])
+async def test_times_do_not_go_back_with_the_clock(store: Store, partitions: list[str]) -> None:
+    await store.push([item(1, partition) for partition in partitions])
+    await store.pool.execute("update queen.partition_lookup set last_message_created_at = '2999-01-01'")
+    await store.push([item(2, partition) for partition in partitions])
+    times = await store.pool.fetch("select created_at::date::text as day from queen.messages where payload = '2'")
+    assert [row["day"] for row in times] == ["2999-01-01"] * len(partitions)
+
+
 async def test_a_deleted_queue_is_made_anew_by_the_next_push(store: Store) -> None:
     await store.push([item(1, tx="t")])
     other = Store(store.pool)
@@ -144,12 +175,16 @@ class TestMaxSize:
         ] * 2
         assert [v.status for v in await store.push([item(3, queue="small")])] == ["queued"]
 
-    async def test_a_limit_set_later_holds_for_a_store_that_has_not_heard_of_it(self, store: Store) -> None:
-        await store.push([item(1, queue="small")])
-        await Store(store.pool).configure("small", maxSize=1)
-        assert [v.status for v in await store.push([item(2, queue="small")])] == ["queue_full"]
+    @pytest.mark.parametrize("partitions", [["Default"], ["Default", "other"]])
+    async def test_a_limit_set_later_holds_for_a_store_that_has_not_heard_of_it(
+        self, store: Store, partitions: list[str]
+    ) -> None:
+        items = [item(1, partition, queue="small") for partition in partitions]
+        await store.push(items)
+        await Store(store.pool).configure("small", maxSize=len(items))
+        assert {v.status for v in await store.push(items)} == {"queue_full"}
         await Store(store.pool).configure("small", maxSize=0)
-        assert [v.status for v in await store.push([item(2, queue="small")])] == ["queued"]
+        assert {v.status for v in await store.push(items)} == {"queued"}
 
     async def test_concurrent_pushes_never_pass_the_limit(self, store: Store) -> None:
         await store.configure("small", maxSize=10)
