@@ -11,7 +11,7 @@ import asyncio
 
 import pytest
 
-from queenmq.domain.ids import new_lease_id
+from queenmq.domain.ids import new_id
 from queenmq.domain.segments import PushItem
 from queenmq.storage.ack import BAD_LEASE, NOT_FOUND, AckItem
 from queenmq.storage.queues import configure
@@ -50,7 +50,7 @@ class TestAnswers:
         """7.2 and 21.12: every item has its own answer."""
         await push(store, 1)
         won = await claim(store)
-        answers = await store.ack([AckItem("no-uuid", "t"), ack_of(won, 1), AckItem(new_lease_id(), "t")])
+        answers = await store.ack([AckItem("no-uuid", "t"), ack_of(won, 1), AckItem(new_id(), "t")])
         assert [r.success for r in answers] == [False, True, False]
         assert answers[0].error == "partitionId must be a UUID, not 'no-uuid'"
         assert answers[2].error == NOT_FOUND
@@ -229,7 +229,7 @@ class TestFencing:
         won = await claim(store, batch=2)
         assert await ack(store, won, 1)
         for seq in (1, 2):
-            assert not await ack(store, won, seq, lease=new_lease_id())
+            assert not await ack(store, won, seq, lease=new_id())
         assert not await ack(store, won, 1, lease="not-a-uuid")
 
     async def test_a_lease_may_be_written_in_capitals(self, store: Store) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import asyncpg
 import pytest
 
-from queenmq.domain.ids import new_lease_id
+from queenmq.domain.ids import new_id
 from queenmq.domain.segments import PushItem
 from queenmq.storage.ack import AckItem, ack, release, renew
 from queenmq.storage.directory import Directory
@@ -226,7 +226,7 @@ async def test_renew_and_release(big: Big) -> None:
 
 async def test_an_unknown_lease(big: Big) -> None:
     async def unknown() -> None:
-        assert (await renew(big.db, new_lease_id(), 1000)).renewed == 0
+        assert (await renew(big.db, new_id(), 1000)).renewed == 0
 
     cost = await big.measure(unknown)
     assert (cost.sequential, cost.indexes, cost.rows) == ({}, {"partition_consumers_lease"}, 0)

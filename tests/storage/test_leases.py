@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenmq.domain.ids import new_lease_id
+from queenmq.domain.ids import new_id
 from queenmq.storage.store import Store
 from tests.storage.shorthand import DAY, QUEUE, ack, by_partition, claim, cursor, held, numbers, push
 from tests.storage.time_travel import expire_leases, pass_time
@@ -44,7 +44,7 @@ class TestRenew:
         won = await claim(store)
         await expire_leases(store.pool)
         assert (await store.renew(held(won))).error == "Lease expired"
-        assert (await store.renew(new_lease_id())).error == "Lease not found"
+        assert (await store.renew(new_id())).error == "Lease not found"
         assert (await store.renew("nonsense")).error == "Lease not found"
         fresh = await claim(store)
         assert (await store.renew(held(won))).renewed == 0
@@ -81,7 +81,7 @@ class TestRelease:
     async def test_an_unknown_lease_frees_nothing(self, store: Store) -> None:
         await push(store, 1)
         await claim(store)
-        assert await store.release(new_lease_id()) == 0
+        assert await store.release(new_id()) == 0
         assert numbers(await store.pop(QUEUE)) == []
 
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from queenmq.domain.ids import new_lease_id
+from queenmq.domain.ids import new_id
 from queenmq.storage.ack import BAD_LEASE, NOT_FOUND, AckItem
 from queenmq.storage.errors import AckRefused, LeaseNotHeld
 from queenmq.storage.pop import QUEUE_MODE, Claim, PopResult
@@ -170,7 +170,7 @@ class StorageMachine(Machine):
         seq = min(handle.first + answer.offset, handle.partition.last)
         if answer.lease != "own":
             other = self.recent(answer.back + 1).lease
-            handle = handle._replace(lease={"none": None, "unknown": new_lease_id(), "other": other}[answer.lease])
+            handle = handle._replace(lease={"none": None, "unknown": new_id(), "other": other}[answer.lease])
         ack = Ack(seq, answer.status, f"error {seq}" if answer.offset % 2 else None)
         named = handle.partition.messages[seq - 1].transaction_id or self.ids[handle.partition, seq]
         item = AckItem(handle.partition.uid, named, None, ack.status, handle.group, handle.lease, ack.error)
@@ -203,7 +203,7 @@ class StorageMachine(Machine):
     @rule(items=st.lists(answers, max_size=3), new=pushes, required=st.lists(st.integers(-1, 5), max_size=2))
     def transaction(self, items: list[Answer], new: list[tuple[str, str, str | None]], required: list[int]) -> None:
         chosen = [c for c in map(self.ack_item, items) if c[0].lease or c[0].is_gone() or self.registered(c[0])]
-        needed = [self.recent(back).lease or new_lease_id() if back >= 0 else new_lease_id() for back in required]
+        needed = [self.recent(back).lease or new_id() if back >= 0 else new_id() for back in required]
         planned = self.plan(new)
         self.model.tick()
         changes = self.trial(self.runs(chosen), needed)
@@ -246,7 +246,7 @@ class StorageMachine(Machine):
             change = trials.setdefault(id(original), (group, copy.copy(original), handle.queue, []))
             if handle.lease is None and needed:
                 fence = [lease for lease in (original.lease, original.last_lease) if lease in needed]
-                handle = handle._replace(lease=fence[0] if fence else new_lease_id())
+                handle = handle._replace(lease=fence[0] if fence else new_id())
             verdicts, deaths = self.settle(handle, change[1], run)
             change[3].extend(deaths)
             if not all(verdict.ok for verdict in verdicts):
@@ -285,7 +285,7 @@ class StorageMachine(Machine):
     @precondition(lambda self: self.handles)
     @rule(back=recent)
     def renew(self, back: int) -> None:
-        lease = self.recent(back).lease or new_lease_id()
+        lease = self.recent(back).lease or new_id()
         holders = self.holders(lease)
         renewal = self.run(self.store.renew(lease, 1000))
         assert renewal.renewed == sum(not cursor.expired for cursor in holders)
@@ -295,7 +295,7 @@ class StorageMachine(Machine):
     @precondition(lambda self: self.handles)
     @rule(back=recent)
     def release(self, back: int) -> None:
-        lease = self.recent(back).lease or new_lease_id()
+        lease = self.recent(back).lease or new_id()
         holders = self.holders(lease)
         assert self.run(self.store.release(lease)) == len(holders)
         now = self.model.tick()

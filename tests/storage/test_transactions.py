@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from queenmq.domain.ids import new_lease_id
+from queenmq.domain.ids import new_id
 from queenmq.domain.segments import PushItem
 from queenmq.storage.ack import AckItem
 from queenmq.storage.errors import AckRefused, LeaseNotHeld, QueueFull
@@ -56,7 +56,7 @@ class TestAllOrNothing:
         await push(store, 1, partition="b")
         good, bad = (await store.pop(QUEUE, batch=2, partitions=2)).claims
         with pytest.raises(AckRefused, match="Invalid or expired lease"):
-            await commit(store, [ack_of(good, 1), ack_of(bad, 1, lease=new_lease_id())], [output()])
+            await commit(store, [ack_of(good, 1), ack_of(bad, 1, lease=new_id())], [output()])
         assert await stored(store) == []
         assert (await cursor(store, good.partition))["acked_seq"] == 0
 

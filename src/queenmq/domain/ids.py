@@ -23,10 +23,6 @@ _SHAPE: Final = bytes(120 if byte in b"0123456789abcdef" else byte if byte in b"
 _UUID_SHAPE: Final = b"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx\x1e"
 
 
-def new_lease_id() -> str:
-    return str(uuid_utils.uuid7())
-
-
 def new_id() -> str:
     """A time-ordered id for anything that is not a message."""
     return str(uuid_utils.uuid7())

@@ -17,7 +17,7 @@ import asyncpg
 
 from .. import sql
 from ..domain.cipher import Cipher
-from ..domain.ids import new_lease_id
+from ..domain.ids import new_id
 from ..domain.segments import SEPARATOR
 from ..storage import pop as storage
 from ..storage.ack import release
@@ -74,7 +74,7 @@ class PopJob:
         self.future = future
         self.progress = progress
         self.key = Key(ask.group, ask.queue, ask.partition, ask.namespace, ask.task)
-        self.lease_id = new_lease_id()
+        self.lease_id = new_id()
         self.asked = False  # it was asked for under this lease, and the outcome is not known
         self.groups: dict[int, str] = {}  # ids of the group, each with the queue it belongs to
         self.partition_id: int | None = None
@@ -253,7 +253,7 @@ class Pops:
             self.returns.doubt(leases)
         await release(db, leases)
         for job in jobs:
-            job.lease_id = new_lease_id()
+            job.lease_id = new_id()
             job.asked = False
 
     def _forget(self, job: PopJob) -> None:

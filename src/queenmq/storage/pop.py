@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from .. import sql
-from ..domain.ids import SUFFIXES, new_lease_id
+from ..domain.ids import SUFFIXES, new_id
 from ..domain.segments import SEPARATOR, array
 from .directory import Directory, GroupPlace
 from .pool import Executor, translated, undeadlocked
@@ -61,7 +61,7 @@ class PopRequest:
     max_partitions: int = 1
     auto_ack: bool = False
     start: datetime | None = BEGINNING
-    lease_id: str = field(default_factory=new_lease_id)
+    lease_id: str = field(default_factory=new_id)
 
     @property
     def anywhere(self) -> bool:
