@@ -21,7 +21,7 @@ begin
         where l.partition_id is null or l.queue_id = 0 or n.seq > l.last_seq limit 1;
     if found then
         if bad.queue_id > 0 then
-            raise exception 'queen.segments is written by queen.push_v1 and by INSERT INTO queen.messages only'
+            raise exception 'queen.segments is written by queen.push_v1, queen.push_segment_v1 and INSERT INTO queen.messages only'
                 using errcode = 'QM007';
         end if;
         raise exception 'partition % does not exist', bad.pid using errcode = 'QM001', detail = bad.pid::text;
@@ -143,8 +143,8 @@ begin
 end $$;
 
 -- push_v1 for one segment, which is what a producer that is alone pushes: without arrays and joins it costs PostgreSQL a quarter
--- less. key_pos: the index of each key's message, NULL when they are the first ones in order. bounded_queue: the segment's queue, when it
--- has a maxSize as the caller knows it. Returns the last sequence number.
+-- less. key_pos: the index of each key's message, from 0, NULL when the first key is the first message's and so on. bounded_queue:
+-- the segment's queue, when it has a maxSize as the caller knows it. Returns the last sequence number.
 create or replace function queen.push_segment_v1(
     pid bigint, n integer, base uuid, last_id uuid, tx bytea, data bytea, trace bytea, sub bytea, enc text, keys uuid[], key_pos integer[],
     bounded_queue integer
