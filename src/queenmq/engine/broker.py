@@ -15,6 +15,7 @@ from typing import Any
 
 import asyncpg
 
+from ..cluster.siblings import Siblings
 from ..domain.cipher import Cipher
 from ..domain.segments import PushItem, Receipt, Segment
 from ..storage.ack import AckItem, Renewal
@@ -47,7 +48,13 @@ class Broker:
     is given back.
     """
 
-    def __init__(self, config: EngineConfig, pool: asyncpg.Pool, cipher: Cipher | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        pool: asyncpg.Pool,
+        cipher: Cipher | None = None,
+        siblings: Siblings | None = None,
+    ) -> None:
         self.store = Store(pool, cipher)
         directory = self.store.directory
         half = max(1, config.connections // 2)
@@ -59,17 +66,22 @@ class Broker:
         self._tidier = Tidier()
         self._tidying: asyncio.Task[None] | None = None
         self._stopping = False
-        self.pops = Pops(config, self._pop_links, directory, self.leases, cipher, written=self._written)
-        freed = self.pops.waiters.freed
+        self._siblings = siblings
+        self.pops = Pops(
+            config, self._pop_links, directory, self.leases, cipher, written=self._written, attendance=siblings
+        )
+        freed = self._freed
         self.pushes = Pushes(config, self._links, directory, cipher, self.budget, pushed=self._pushed)
         self.acks = Acks(config, self._links, self.leases, self.budget, freed=freed, written=self._written)
         self.transactions = Transactions(
             config, self._links, directory, cipher, self.budget, pushed=self._pushed, freed=freed
         )
         self.renewals = Renewals(config, self._links)
+        if siblings is not None:
+            siblings.listen(self.pops.waiters)
 
     @classmethod
-    async def open(cls, config: EngineConfig, cipher: Cipher | None = None) -> Broker:
+    async def open(cls, config: EngineConfig, cipher: Cipher | None = None, siblings: Siblings | None = None) -> Broker:
         """Connections are opened when they are needed, so PostgreSQL may be away meanwhile."""
         pool = await create_pool(
             config.dsn,
@@ -78,7 +90,7 @@ class Broker:
             connect_timeout=config.connect_timeout,
             pgbouncer=config.pgbouncer,
         )
-        return cls(config, pool, cipher)
+        return cls(config, pool, cipher, siblings)
 
     async def drain(self) -> None:
         """Take nothing new, answer parked pops with nothing, finish what is under way."""
@@ -91,6 +103,8 @@ class Broker:
     async def close(self) -> None:
         if self._tidying is not None:
             self._tidying.cancel()
+        if self._siblings is not None:
+            self._siblings.close()
         await self._links.close()
         await self._pop_links.close()
         await self.store.close()
@@ -141,6 +155,13 @@ class Broker:
             for segment in segments:
                 if segment.last_seq:
                     waiters.pushed(segment.queue, segment.partition)
+        if self._siblings is not None:
+            self._siblings.pushed((segment.queue, segment.partition) for segment in segments if segment.last_seq)
+
+    def _freed(self, queue: str, partition: str, group: str) -> None:
+        self.pops.waiters.freed(queue, partition, group)
+        if self._siblings is not None:
+            self._siblings.freed(queue, partition, group)
 
     def _written(self, cursors: int) -> None:
         """So many cursors were written: now and then their table wants tidying."""
@@ -172,7 +193,7 @@ class Broker:
             "leases": {"remembered": len(self.leases), "given_back": self.pops.returns.count},
             "connections": {"open": self._links.open + self._pop_links.open, "healthy": self.healthy},
             "pending_bytes": self.budget.used,
-        }
+        } | ({} if self._siblings is None else {"siblings": self._siblings.stats()})
 
 
 async def _connect(config: EngineConfig, *, lazy_commit: bool = False) -> asyncpg.Connection:

@@ -34,7 +34,7 @@ from .persistence import persist
 from .pop_states import Progress, State, Tally
 from .requests import PopAsk
 from .returns import Returns
-from .waiters import Key, Waiters
+from .waiters import Attendance, Key, Waiters
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +112,7 @@ class Pops:
         cipher: Cipher | None,
         *,
         written: Callable[[int], None],
+        attendance: Attendance | None = None,
     ) -> None:
         self._config = config
         self._links = links
@@ -123,7 +124,7 @@ class Pops:
         self._stopping = False
         self._unreadable: set[str] = set()
         self.tally = Tally()
-        self.waiters: Waiters[PopJob] = Waiters(config, self._again)
+        self.waiters: Waiters[PopJob] = Waiters(config, self._again, attendance)
         self.batcher: Batcher[PopJob] = Batcher(
             self._flush,
             patience=_PATIENCE,

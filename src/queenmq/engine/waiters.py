@@ -85,12 +85,21 @@ class Line(Generic[W]):
         return True
 
 
-class Waiters(Generic[W]):
-    """`wake` sends a waiter to look again."""
+class Attendance(Protocol):
+    """Whom it concerns that somebody waits for a queue; None: for any queue of a namespace."""
 
-    def __init__(self, config: EngineConfig, wake: Callable[[W], None]) -> None:
+    def arrived(self, queue: str | None) -> None: ...
+
+    def left(self, queue: str | None) -> None: ...
+
+
+class Waiters(Generic[W]):
+    """`wake` sends a waiter to look again. `attendance` is told of each line that forms and dissolves."""
+
+    def __init__(self, config: EngineConfig, wake: Callable[[W], None], attendance: Attendance | None = None) -> None:
         self._config = config
         self._wake = wake
+        self._attendance = attendance
         self._lines: dict[Key, Line[W]] = {}
         self._topics: dict[tuple[str | None, str | None], set[Key]] = {}
         self._due: list[tuple[float, int, Key]] = []
@@ -115,6 +124,8 @@ class Waiters(Generic[W]):
         if line is None:
             line = self._lines[waiter.key] = Line(interval=self._config.poll_first)
             self._topics.setdefault(waiter.key.topic, set()).add(waiter.key)
+            if self._attendance is not None:
+                self._attendance.arrived(waiter.key.queue)
         since = self._loop.time() - line.empty_at
         if since > _FRESH or line.credit or not patient:
             line.looking += 1
@@ -219,6 +230,8 @@ class Waiters(Generic[W]):
             keys.discard(key)
             if not keys:
                 del self._topics[key.topic]
+            if self._attendance is not None:
+                self._attendance.left(key.queue)
 
     def _reset(self, line: Line[W]) -> None:
         line.empty_at = 0.0

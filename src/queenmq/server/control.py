@@ -26,6 +26,10 @@ class Plan(msgspec.Struct, frozen=True):
     """The supervisor's process id."""
     dsn: str
     settings: Settings
+    inbox: int = -1
+    """The file descriptor of what its siblings tell it, when it has siblings."""
+    outboxes: dict[int, int] = {}
+    """For each sibling, the file descriptor of that one's inbox."""
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):

@@ -46,7 +46,7 @@ class WorkerHandle:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
-                self._process = _spawn(plan.number, theirs)
+                self._process = _spawn(plan, theirs)
             send_plan(self.control, plan)
         except BrokenPipeError:
             pass  # it has ended already, which the end of its stream will tell
@@ -125,11 +125,12 @@ class WorkerHandle:
         return self._process.returncode == 0
 
 
-def _spawn(number: int, control: socket.socket) -> subprocess.Popen[bytes]:
+def _spawn(plan: Plan, control: socket.socket) -> subprocess.Popen[bytes]:
+    inboxes = (plan.inbox, *plan.outboxes.values()) if plan.outboxes else ()
     return subprocess.Popen(
         # -P: no module in the working directory may take the place of one of ours.
-        [sys.executable, "-P", "-m", "queenmq.server.worker_process", str(number), str(control.fileno())],
-        pass_fds=(control.fileno(),),
+        [sys.executable, "-P", "-m", "queenmq.server.worker_process", str(plan.number), str(control.fileno())],
+        pass_fds=(control.fileno(), *inboxes),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         # A Ctrl-C in the terminal is for the supervisor, which then stops the workers in its own order.

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from queenmq.server.acceptor import Acceptor
 from queenmq.server.control import Leaving, Load, Notice, Plan, Ready
 from queenmq.server.handle import State, WorkerHandle
+from queenmq.server.inboxes import Inboxes
 from queenmq.server.listening import Listening
 from queenmq.server.logs import fields
 from queenmq.server.settings import Settings
@@ -41,6 +42,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._workers: dict[int, WorkerHandle] = {}
         self._acceptor = Acceptor(listening, self._workers)
+        self._inboxes = Inboxes(settings.num_workers)
         self._short_lives = dict.fromkeys(range(settings.num_workers), 0)
         self._replacements: dict[int, asyncio.TimerHandle] = {}
         self._died: dict[int, float] = {}
@@ -62,6 +64,7 @@ class Supervisor:
                 await self._end
         finally:
             await self._stop_workers()
+            self._inboxes.close()
 
     def stop(self) -> None:
         """The first time: finish what is under way, then end. The second time: end now."""
@@ -97,7 +100,7 @@ class Supervisor:
     def _start(self, number: int) -> None:
         self._replacements.pop(number, None)
         try:
-            worker = WorkerHandle(Plan(number, os.getpid(), self._dsn, self._settings))
+            worker = WorkerHandle(Plan(number, os.getpid(), self._dsn, self._settings, *self._inboxes.of(number)))
         except OSError as error:
             _log.error("worker %d cannot be started: %s", number, error.strerror or error)
             self._replace(number, lived=0)

@@ -14,6 +14,7 @@ from typing import Literal
 
 import uvloop
 
+from queenmq.cluster.siblings import Siblings
 from queenmq.engine.broker import Broker
 from queenmq.engine.config import EngineConfig
 from queenmq.http.endpoint import Endpoint
@@ -39,7 +40,7 @@ async def _life(plan: Plan, control: socket.socket, file_limit: int) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    broker = await Broker.open(engine_config(plan), cipher(plan.settings))
+    broker = await Broker.open(engine_config(plan), cipher(plan.settings), siblings(plan))
     await _serve(plan, broker, intake, limits(plan, file_limit), stop)
     return 0
 
@@ -62,6 +63,13 @@ async def _serve(plan: Plan, broker: Broker, intake: Intake, allowed: Limits, st
     await broker.close()
     if callers is not None:
         await callers.close()
+
+
+def siblings(plan: Plan) -> Siblings | None:
+    if not plan.outboxes:
+        return None
+    outboxes = {number: socket.socket(fileno=fd) for number, fd in plan.outboxes.items()}
+    return Siblings(plan.number, socket.socket(fileno=plan.inbox), outboxes)
 
 
 def engine_config(plan: Plan) -> EngineConfig:
@@ -87,7 +95,8 @@ def engine_config(plan: Plan) -> EngineConfig:
 
 def limits(plan: Plan, file_limit: int) -> Limits:
     settings = plan.settings
-    own_files = _share(settings.sidecar_pool_size, plan) + _share(settings.db_pool_size, plan) + _OTHER_FILES
+    links = _share(settings.sidecar_pool_size, plan) + _share(settings.db_pool_size, plan)
+    own_files = links + len(plan.outboxes) + _OTHER_FILES
     return Limits(
         max_body_bytes=settings.max_body_bytes,
         max_header_bytes=settings.max_header_bytes,
