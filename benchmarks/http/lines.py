@@ -10,8 +10,9 @@ from .rows import Row
 
 ABOVE_COMMIT_MS = 0.5
 HEALTH_MS = 100.0
+WAKE_MS = {1: 10.0, 2: 20.0}
 LAST_TO_FIRST = 0.9
-_NOT_PER_MESSAGE = {"idle", "pops500", "parked"}
+_NOT_PER_MESSAGE = {"idle", "pops500", "parked", "wake"}
 """Rows whose processes do more than what is counted: bare commits, acks, 10,000 parked polls."""
 HEAD = (
     "work",
@@ -78,6 +79,8 @@ def _goal(row: Row, workers: int, figures: Figures, total: float) -> _Goal | Non
         return _Goal(f"p50 ≤ commit + {ABOVE_COMMIT_MS} ms", figures.p50, extra["commit"] + ABOVE_COMMIT_MS)
     if row.name == "parked":
         return _Goal(f"p99 ≤ {HEALTH_MS:g} ms", figures.p99, HEALTH_MS)
+    if row.name == "wake" and workers in WAKE_MS:
+        return _Goal(f"p99 ≤ {WAKE_MS[workers]:g} ms", figures.p99, WAKE_MS[workers])
     if row.name == "long":
         return _Goal(f"last / first minute ≥ {LAST_TO_FIRST}", last_to_first(extra), LAST_TO_FIRST, at_least=True)
     return None

@@ -12,10 +12,10 @@ import uvloop
 
 from .connection import BadAnswer
 from .jobs import DrainJob, FlowJob, NullJob, PushJob, drain, flow, null, push
-from .waiting import IdleJob, ParkJob, PopsJob, idle, park, pops
+from .waiting import IdleJob, ParkJob, PopsJob, WakeJob, idle, park, pops, wake
 from .window import Figures, Moment, Window
 
-Job = PushJob | DrainJob | FlowJob | NullJob | IdleJob | PopsJob | ParkJob
+Job = PushJob | DrainJob | FlowJob | NullJob | IdleJob | PopsJob | ParkJob | WakeJob
 _RUNS: dict[type, Callable[..., Coroutine[Any, Any, Figures]]] = {
     PushJob: push,
     DrainJob: drain,
@@ -24,6 +24,7 @@ _RUNS: dict[type, Callable[..., Coroutine[Any, Any, Figures]]] = {
     IdleJob: idle,
     PopsJob: pops,
     ParkJob: park,
+    WakeJob: wake,
 }
 
 

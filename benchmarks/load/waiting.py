@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import resource
 import statistics
 import time
@@ -57,6 +58,15 @@ class ParkJob:
     queues: int = 100
     seconds: float = 10.0
     wakes: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeJob:
+    """A poll is parked, a message is pushed, and that is all that happens; at two workers, when there are two."""
+
+    port: int
+    wakes: int = 200
+    pause: float = 0.03
 
 
 async def idle(job: IdleJob, window: Window) -> Figures:
@@ -180,6 +190,42 @@ async def park(job: ParkJob, window: Window) -> Figures:
     extra = {"KB per connection": memory / 1024, "idle queries/s": idle_rate}
     extra |= {"wake p50 ms": 1000 * percentile(wakes, 0.5), "wake p99 ms": 1000 * percentile(wakes, 0.99)}
     return window.figures(extra)
+
+
+async def wake(job: WakeJob, window: Window) -> Figures:
+    """The latencies are those from the push to the answer of the poll."""
+    run = Run()
+    host = f"127.0.0.1:{job.port}"
+    pusher, poller = await _apart(job.port, host)
+    push = render.pushes(host, Pushing(queue="wake", batch=1, partitions=1))
+    poll = render.pop(host, "wake", batch=1, wait_ms=60_000)
+    window.begin(run, lambda: len(run.latencies))
+    for number in range(job.wakes):
+        window.progress(f"wake {number} of {job.wakes}")
+        parked = asyncio.create_task(_answer(poller, poll))
+        await asyncio.sleep(job.pause)
+        await pusher.expect(push(), 201)
+        body, answered = await parked
+        run.latencies.append(answered - pusher.sent)
+        await _complete(host, [poller], [body], 1)
+    window.end()
+    return window.figures()
+
+
+async def _apart(port: int, host: str) -> tuple[Asking, Asking]:
+    """Two connections, to different workers if there are any."""
+    by_worker: dict[int, Asking] = {}
+    connections = await dial(port, 8)
+    for connection in connections:
+        health = json.loads(await connection.expect(render.get(host, "/health"), 200))
+        by_worker.setdefault(health["worker_id"], connection)
+    first, *others = [*by_worker.values(), *connections[1:]]
+    return first, others[0]
+
+
+async def _answer(connection: Asking, request: bytes) -> tuple[bytes, float]:
+    body = await connection.expect(request, 200)
+    return body, time.perf_counter()
 
 
 async def _park(job: ParkJob, host: str, window: Window) -> list[asyncio.Task[bytes]]:
