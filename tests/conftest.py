@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -100,7 +101,7 @@ class Server:
     async def take_back(self, name: str, schema: str) -> None:
         """Empty a database for the next test, or drop it when it cannot be what it was."""
         try:
-            usable = await self._in(name, _fingerprint) == schema and await self._in(name, _empty)
+            usable = await self._in(name, partial(_as_it_was, schema))
         except (asyncpg.PostgresError, OSError):
             usable = False
         if usable:
@@ -121,6 +122,10 @@ class Server:
             await connection.execute(statement)
         finally:
             await connection.close()
+
+
+async def _as_it_was(schema: str, connection: asyncpg.Connection) -> bool:
+    return await _fingerprint(connection) == schema and await _empty(connection)
 
 
 async def _fingerprint(connection: asyncpg.Connection) -> str:
