@@ -62,6 +62,8 @@ def test_the_header_has_92_bytes_and_a_datagram_1400_at_most() -> None:
 def test_a_packet_of_long_ago_is_still_understood() -> None:
     payload = b"\x81\xa5queue\xa6orders"
     assert Sealer(SECRET, SENDER, SESSION).seal(Kind.MESSAGE_AVAILABLE, payload).hex() == GOLDEN
+    golden = bytes.fromhex(GOLDEN)
+    assert Opener(SECRET).open(golden) == Packet(Kind.MESSAGE_AVAILABLE, SENDER, SESSION, 1, payload)
 
 
 @pytest.mark.parametrize("kind", Kind)

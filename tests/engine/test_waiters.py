@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -28,7 +29,14 @@ class Room:
 
     def __init__(self, config: EngineConfig = NEVER) -> None:
         self.woken: list[Poll] = []
-        self.waiters: Waiters[Poll] = Waiters(config, self.woken.append)
+        self.attendance = Counter[str | None]()
+        self.waiters: Waiters[Poll] = Waiters(config, self.woken.append, self)
+
+    def arrived(self, queue: str | None) -> None:
+        self.attendance[queue] += 1
+
+    def left(self, queue: str | None) -> None:
+        self.attendance[queue] -= 1
 
     def arrives(self, key: Key = KEY) -> Poll:
         """A pop that looks at once."""
@@ -65,6 +73,18 @@ async def test_one_message_sends_one_of_a_thousand(room: Room) -> None:
     room.waiters.found(polls[0])
     assert room.woken == polls[:1]
     assert room.waiters.parked == 999
+
+
+async def test_each_line_that_forms_and_dissolves_is_told(room: Room) -> None:
+    elsewhere = Key("g", namespace="shop")
+    first, second, third, fourth = room.arrives(), room.parks(), room.parks(Key("h", "orders")), room.parks(elsewhere)
+    assert room.attendance == {"orders": 2, None: 1}
+    room.waiters.found(first)
+    assert room.attendance == {"orders": 2, None: 1}
+    for poll in (second, third, fourth):
+        poll.gone = True
+        room.waiters.remove(poll)
+    assert room.attendance == {"orders": 0, None: 0}
 
 
 async def test_who_finds_nothing_takes_his_old_place(room: Room) -> None:
