@@ -176,7 +176,7 @@ class Siblings:
         return True
 
     def _forget_some(self, sibling: _Sibling) -> None:
-        """What is new is worth more than what is old; who waits where must not be forgotten."""
+        """Of too much news nothing is kept: its reader will look by itself. Who waits where is kept."""
         if len(sibling.unsent) > _MOST_KEPT:
             kept = {entry: so for entry, so in sibling.unsent.items() if entry[0] not in ("pushed", "freed")}
             self.lost += len(sibling.unsent) - len(kept)

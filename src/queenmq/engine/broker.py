@@ -70,11 +70,10 @@ class Broker:
         self.pops = Pops(
             config, self._pop_links, directory, self.leases, cipher, written=self._written, attendance=siblings
         )
-        freed = self._freed
         self.pushes = Pushes(config, self._links, directory, cipher, self.budget, pushed=self._pushed)
-        self.acks = Acks(config, self._links, self.leases, self.budget, freed=freed, written=self._written)
+        self.acks = Acks(config, self._links, self.leases, self.budget, freed=self._freed, written=self._written)
         self.transactions = Transactions(
-            config, self._links, directory, cipher, self.budget, pushed=self._pushed, freed=freed
+            config, self._links, directory, cipher, self.budget, pushed=self._pushed, freed=self._freed
         )
         self.renewals = Renewals(config, self._links)
         if siblings is not None:
