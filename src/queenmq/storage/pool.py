@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, TypeVar
@@ -13,6 +15,7 @@ from .errors import AccessRefused, DatabaseUnavailable, UnsupportedDatabase, tra
 from .url import for_driver
 
 _DEADLOCKS: Final = 10
+_LONGEST_PAUSE: Final = 1.0  # seconds before the last attempt
 _STALE: Final = 100  # sessions in a row that are not as the role says
 _BAD_OPTIONS: Final = (
     asyncpg.UndefinedObjectError,
@@ -94,13 +97,14 @@ async def create_pool(
 async def undeadlocked(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
     """Repeat a statement that was chosen as the victim of a deadlock.
 
-    Ours take their locks in one order; a SQL script that inserts into several partitions may take them in another.
+    Ours take their locks in one order; a SQL script that inserts into several partitions may take them in another. The
+    pauses grow, so that of several who do so the others get through meanwhile.
     """
-    for _ in range(_DEADLOCKS):
+    for attempt in range(_DEADLOCKS):
         try:
             return await call()
         except asyncpg.DeadlockDetectedError:
-            continue
+            await asyncio.sleep(random.random() * _LONGEST_PAUSE / 2 ** (_DEADLOCKS - 1 - attempt))
     return await call()
 
 
