@@ -111,6 +111,13 @@ def test_a_payload_that_is_too_large_is_refused_and_costs_no_number() -> None:
     assert sealer.seal(Kind.HEARTBEAT, b"") == forged(payload=b"", sequence=1)
 
 
+def test_with_a_clock_a_number_tells_when_and_still_rises() -> None:
+    times = iter([1_000, 1_000, 900, 1_001, 1_004, 2**60])
+    sealer = Sealer(SECRET, SENDER, SESSION, clock=lambda: next(times))
+    for sequence in (1_000, 1_001, 1_002, 1_003, 1_004, 2**60):
+        assert sealer.seal(Kind.HEARTBEAT, b"") == forged(payload=b"", sequence=sequence)
+
+
 @given(st.data())
 def test_no_bit_can_be_changed(data: st.DataObject) -> None:
     datagram = bytearray(Sealer(SECRET, SENDER, SESSION).seal(Kind.MESSAGE_AVAILABLE, b"\x81\xa5queue\xa6orders"))

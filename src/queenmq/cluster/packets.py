@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Callable
 from enum import Enum, IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -73,24 +74,30 @@ _KINDS: Final = {kind.value: kind for kind in Kind}
 
 
 class Sealer:
-    """Makes the packets of one sender in one session, with ascending sequence numbers."""
+    """Makes the packets of one sender in one session, with ascending sequence numbers. With a `clock`, which gives
+    microseconds, a number also tells when its packet was sent; it runs ahead only while the clock does not rise."""
 
-    def __init__(self, secret: bytes, sender: str, session: int) -> None:
+    def __init__(self, secret: bytes, sender: str, session: int, clock: Callable[[], int] | None = None) -> None:
         self._secret = _checked(secret)
         self._sender = sender.encode().ljust(MAX_SENDER + 1, b"\0")
         self._session = b"%016x" % session
         if not _is_name(sender.encode()) or not _is_session(self._session):
             raise ValueError(f"not a sender and its session: {sender!r}, {session!r}")
         self._sequence = 0
+        self._clock = clock
 
     def seal(self, kind: Kind, payload: bytes) -> bytes:
         """Raises PayloadTooLarge, and then no sequence number is used up."""
         if len(payload) > MAX_PAYLOAD:
             raise PayloadTooLarge(f"{len(payload)} bytes; {MAX_PAYLOAD} are possible")
-        self._sequence += 1
+        self._sequence = self._next()
         head = _HEADER.pack(VERSION, kind, len(payload), b"", self._sender, self._session, self._sequence)
         signature = _sign(self._secret, head, payload)
         return b"".join((head[: _SIGNATURE.start], signature, head[_SIGNED_FROM:], payload))
+
+    def _next(self) -> int:
+        following = self._sequence + 1
+        return following if self._clock is None else max(following, self._clock())
 
 
 class Opener:
