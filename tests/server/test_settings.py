@@ -14,7 +14,11 @@ from queenmq.server.kinds import redact_url
 from queenmq.server.settings import Settings, SettingsError, default_data_dir, table
 
 INTEGERS = [meta.name for _, meta in table() if meta.kind.name == "integer"]
-NEEDS = {"PG_PORT": {"PG_HOST": "db"}}
+NEEDS = {
+    "PG_PORT": {"PG_HOST": "db"},
+    "QUEEN_SYNC_HEARTBEAT_MS": {"QUEEN_SYNC_DEAD_THRESHOLD_MS": "600000"},
+    "QUEEN_SYNC_DEAD_THRESHOLD_MS": {"QUEEN_SYNC_HEARTBEAT_MS": "10"},
+}
 
 
 def problems(environ: Mapping[str, str]) -> list[str]:

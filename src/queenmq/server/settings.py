@@ -18,6 +18,8 @@ from urllib.parse import quote
 
 from queenmq.server.kinds import DIRECTORY, PATH, PORT, POSTGRES_URL, TEXT, NotAllowedError, integer
 from queenmq.server.rows import Row, row
+from queenmq.server.settings_cluster import ClusterSettings
+from queenmq.server.settings_cluster import problems as cluster_problems
 from queenmq.server.settings_engine import EngineSettings
 from queenmq.server.settings_http import HttpSettings
 from queenmq.server.settings_security import SecuritySettings
@@ -48,7 +50,7 @@ def default_data_dir(environ: Mapping[str, str], *, platform: str = sys.platform
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(SecuritySettings, EngineSettings, HttpSettings, WorkerSettings):
+class Settings(ClusterSettings, SecuritySettings, EngineSettings, HttpSettings, WorkerSettings):
     """The settings in effect. Build them with `Settings.from_env`."""
 
     database_url: str | None = row(
@@ -189,6 +191,7 @@ class Settings(SecuritySettings, EngineSettings, HttpSettings, WorkerSettings):
         problems += _unknown(environ)
         problems += _conflicts(environ)
         problems += security_problems(environ)
+        problems += cluster_problems(environ)
         if problems:
             raise SettingsError(problems)
         return cls(**values)
