@@ -19,12 +19,23 @@ class Room:
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, ...]] = []
+        self.attendance: list[tuple[str, bool]] = []
+        self.greetings: list[int] = []
 
     def pushed(self, queue: str, partition: str) -> None:
         self.heard.append((queue, partition))
 
     def freed(self, queue: str, partition: str, group: str) -> None:
         self.heard.append((queue, partition, group))
+
+    def told(self, kind: int, payload: bytes) -> None:
+        self.heard.append((str(kind), payload.decode()))
+
+    def attended(self, name: str, *, present: bool) -> None:
+        self.attendance.append((name, present))
+
+    def greeted(self, sibling: int) -> None:
+        self.greetings.append(sibling)
 
 
 class Family:
@@ -44,6 +55,11 @@ class Family:
         if listen:
             worker.listen(self.rooms[number])
         return worker
+
+    def inbox(self, number: int) -> socket.socket:
+        inbox = self.workers[number]._inbox
+        assert inbox is not None
+        return inbox
 
     def end(self) -> None:
         for worker in self.workers.values():
@@ -197,14 +213,14 @@ async def test_who_does_not_read_for_a_while_hears_everything_later_and_holds_up
         three.workers[number].arrived("orders")
     await three.settled()
     loop = asyncio.get_running_loop()
-    loop.remove_reader(three.workers[1]._inbox)
+    loop.remove_reader(three.inbox(1))
     places = [("orders", f"p{n}") for n in range(3000)]
     for place in places:
         three.workers[0].pushed([place])
         await asyncio.sleep(0)
     await until(lambda: len(three.rooms[2].heard) == 3000)
     assert three.workers[0]._retrying is not None, "the inbox took everything: it is not full"
-    loop.add_reader(three.workers[1]._inbox, three.workers[1]._read)
+    loop.add_reader(three.inbox(1), three.workers[1]._read, three.inbox(1))
     await until(lambda: len(three.rooms[1].heard) == 3000)
     assert three.rooms[1].heard == three.rooms[2].heard == places
     assert three.workers[0].lost == 0
@@ -218,7 +234,7 @@ async def test_of_what_nobody_reads_news_is_forgotten_and_who_waits_is_not(
     two.workers[1].arrived("orders")
     await two.settled()
     loop = asyncio.get_running_loop()
-    loop.remove_reader(two.workers[1]._inbox)
+    loop.remove_reader(two.inbox(1))
     for n in range(3000):
         if n == 2000:
             assert two.workers[0]._retrying is not None, "the inbox is not full"
@@ -226,7 +242,7 @@ async def test_of_what_nobody_reads_news_is_forgotten_and_who_waits_is_not(
         two.workers[0].pushed([("orders", f"p{n}")])
         await asyncio.sleep(0)
     assert two.workers[0].lost > 2000
-    loop.add_reader(two.workers[1]._inbox, two.workers[1]._read)
+    loop.add_reader(two.inbox(1), two.workers[1]._read, two.inbox(1))
     await until(lambda: two.workers[1].stats()["waited_for"] == {"0": 1})
     await two.settled()
     assert len(two.rooms[1].heard) + two.workers[0].lost == 3000
@@ -306,3 +322,62 @@ async def test_noise_and_strangers_are_ignored(family: Callable[[int], Family]) 
     await two.settled()
     assert two.rooms[0].heard == [("orders", "p")]
     assert two.workers[0].lost == 4
+
+
+async def test_everything_else_goes_to_all_or_to_those_concerned(family: Callable[[int], Family]) -> None:
+    three = family(3)
+    three.workers[1].arrived(siblings.singly("orders"))
+    three.workers[2].arrived("orders")
+    await three.settled()
+    three.workers[0].tell(10, ("config", "orders"), b"for all")
+    three.workers[0].tell(30, ("lease", "u", "g"), b"for one", concerning=siblings.singly("orders"))
+    three.workers[0].tell_one(2, 1005, ("stats",), b"for two")
+    await three.settled()
+    assert three.rooms[1].heard == [("10", "for all"), ("30", "for one")]
+    assert three.rooms[2].heard == [("10", "for all"), ("1005", "for two")]
+
+
+async def test_of_what_is_said_twice_in_one_turn_the_last_counts(family: Callable[[int], Family]) -> None:
+    two = family(2)
+    await two.settled()
+    two.workers[0].tell(30, ("lease", "u", "g"), b"acquired")
+    two.workers[0].tell(31, ("lease", "u", "g"), b"released")
+    await two.settled()
+    assert two.rooms[1].heard == [("31", "released")]
+
+
+async def test_it_is_known_who_waits_for_what_anywhere(
+    family: Callable[[int], Family], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(siblings, "_LINGER", 0.05)
+    two = family(2)
+    await two.settled()
+    assert not two.workers[0].waited_for("orders")
+    two.workers[1].glimpsed("orders")
+    await until(lambda: two.workers[0].waited_for("orders"))
+    assert two.workers[1].waited_for("orders")
+    assert two.rooms[0].attendance == [("orders", True)]
+    await until(lambda: not two.workers[0].waited_for("orders"))
+    assert not two.workers[1].waited_for("orders")
+    assert two.rooms[0].attendance == [("orders", True), ("orders", False)]
+
+
+async def test_a_sibling_that_begins_anew_waits_for_nothing(family: Callable[[int], Family]) -> None:
+    two = family(2)
+    two.workers[1].arrived("orders")
+    await until(lambda: two.rooms[0].attendance == [("orders", True)])
+    two.rooms[0].greetings.clear()
+    two.begin(1)
+    await until(lambda: two.rooms[0].attendance == [("orders", True), ("orders", False)])
+    assert two.rooms[0].greetings == [1]
+
+
+async def test_who_is_alone_may_say_everything_to_nobody() -> None:
+    alone = Siblings(0, None, {})
+    alone.listen(Room())
+    alone.arrived("orders")
+    alone.pushed([("orders", "p1")])
+    alone.tell(10, ("config",), b"")
+    assert alone.waited_for("orders")
+    assert alone.numbers == []
+    alone.close()

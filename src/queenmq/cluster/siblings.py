@@ -1,8 +1,9 @@
-"""What the workers of one server tell each other: where there are new messages, and who waits for them.
+"""What the processes of one server tell each other: where there are new messages, who waits for them, and more.
 
-Each worker has an inbox, a datagram socket whose other end all its siblings have. News goes to those who said that
-somebody waits for that queue; what happens in one turn of the event loop goes in one datagram. All of it is advice:
-what is lost costs a waiter the time until its next look, and what is told in vain costs one look.
+Each worker has an inbox, a datagram socket whose other end all its siblings have; so has the gateway to other servers,
+which is one of them. News goes to those who said that somebody waits for that queue; what happens in one turn of the
+event loop goes in one datagram. All of it is advice: what is lost costs a waiter the time until its next look, and what
+is told in vain costs one look.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-_ANYWHERE: Final = ""
+ANYWHERE: Final = ""
 """In place of a queue's name: the waiter names a namespace and task, so any queue may be meant."""
+_SINGLY: Final = "\x1f"
 _LINGER: Final = 2.0  # seconds for which a queue counts as waited for after its last waiter has left
 _RETRY: Final = 0.01  # seconds until a full inbox is tried again
 _MOST: Final = 1200  # characters in one datagram: some systems take no more than 2 KB
@@ -28,10 +30,17 @@ _AT_ONCE: Final = 64
 _log = logging.getLogger(__name__)
 
 
+def singly(queue: str) -> str:
+    """What they wait for who want single partitions of this queue, and so to know which of them are leased. No queue
+    has such a name."""
+    return queue + _SINGLY
+
+
 class News(msgspec.Struct, array_like=True):
     """`pushed` and `freed`: partitions that have messages now, for everybody or for one group. `waiting` and `rested`:
     queues for which somebody waits at the sender, and for which nobody does any more. `hello`: the sender has just
-    begun, nobody waits there, and it wants to know for whom the others wait."""
+    begun, nobody waits there, and it wants to know for whom the others wait. `told`: everything else, as the number of
+    its kind and its payload."""
 
     sender: int
     pushed: list[tuple[str, str]] = []
@@ -39,31 +48,43 @@ class News(msgspec.Struct, array_like=True):
     waiting: list[str] = []
     rested: list[str] = []
     hello: bool = False
+    told: list[tuple[int, bytes]] = []
 
 
 class Listener(Protocol):
-    """Where waiters stand."""
+    """Who hears what the others tell. `attended`: somebody waits at a sibling for this, or nobody does there any more.
+    `greeted`: that sibling has just begun."""
 
     def pushed(self, queue: str, partition: str) -> None: ...
 
     def freed(self, queue: str, partition: str, group: str) -> None: ...
 
+    def told(self, kind: int, payload: bytes) -> None: ...
+
+    def attended(self, name: str, *, present: bool) -> None: ...
+
+    def greeted(self, sibling: int) -> None: ...
+
+
+_Said = bool | tuple[int, bytes]
+
 
 class _Sibling:
-    """`unsent`: what it is to be told, each thing once: a kind and names, and for `waiting` whether it is so."""
+    """`unsent`: what it is to be told, each thing once: a kind and names, and with it for `waiting` whether it is so,
+    for `told` what it is."""
 
     __slots__ = ("outbox", "unsent", "waits_for")
 
     def __init__(self, outbox: socket.socket) -> None:
         self.outbox = outbox
         self.waits_for: set[str] = set()
-        self.unsent: dict[tuple[str, ...], bool] = {}
+        self.unsent: dict[tuple[str, ...], _Said] = {}
 
 
 class Siblings:
-    """Make it inside the running event loop. It owns the sockets."""
+    """Make it inside the running event loop. It owns the sockets. Who is alone has no inbox."""
 
-    def __init__(self, number: int, inbox: socket.socket, outboxes: Mapping[int, socket.socket]) -> None:
+    def __init__(self, number: int, inbox: socket.socket | None, outboxes: Mapping[int, socket.socket]) -> None:
         self._number = number
         self._inbox = inbox
         self._siblings = {other: _Sibling(outbox) for other, outbox in outboxes.items()}
@@ -79,20 +100,28 @@ class Siblings:
         self.sent = self.received = self.lost = 0
         for sibling in self._siblings.values():
             sibling.outbox.setblocking(False)
-        inbox.setblocking(False)
+        if inbox is not None:
+            inbox.setblocking(False)
 
     def listen(self, listener: Listener) -> None:
         """Hand on what the others tell, and ask them for whom they wait."""
         self._listener = listener
-        self._loop.add_reader(self._inbox, self._read)
+        if self._inbox is not None:
+            self._loop.add_reader(self._inbox, self._read, self._inbox)
         self._tell(self._siblings.values(), ("hello",))
+
+    @property
+    def numbers(self) -> list[int]:
+        """The siblings there are."""
+        return sorted(self._siblings)
 
     def close(self) -> None:
         for timer in (self._sending, self._retrying, self._sweeping):
             if timer is not None:
                 timer.cancel()
-        self._loop.remove_reader(self._inbox)
-        self._inbox.close()
+        if self._inbox is not None:
+            self._loop.remove_reader(self._inbox)
+            self._inbox.close()
         for sibling in self._siblings.values():
             sibling.outbox.close()
 
@@ -109,16 +138,40 @@ class Siblings:
         """Nobody holds this partition for the group any more, and it has messages."""
         self._tell(_those_waiting(self._siblings.values(), queue), ("freed", queue, partition, group))
 
+    def tell(self, kind: int, name: tuple[str, ...], payload: bytes, *, concerning: str | None = None) -> None:
+        """Something else, to everybody, or to those who wait for `concerning`. Of what has the same name and is not yet
+        sent, the last counts."""
+        siblings: Iterable[_Sibling] = self._siblings.values()
+        if concerning is not None:
+            siblings = [one for one in siblings if concerning in one.waits_for]
+        self._tell(siblings, ("told", *name), (kind, payload))
+
+    def tell_one(self, number: int, kind: int, name: tuple[str, ...], payload: bytes) -> None:
+        if (sibling := self._siblings.get(number)) is not None:
+            self._tell([sibling], ("told", *name), (kind, payload))
+
+    def waited_for(self, name: str) -> bool:
+        """Whether somebody waits for this, here or at a sibling, or did a moment ago."""
+        if name in self._here or name in self._resting:
+            return True
+        return any(name in one.waits_for for one in self._siblings.values())
+
+    def glimpsed(self, name: str) -> None:
+        """Somebody has asked for this without waiting, and may do so again."""
+        if name not in self._here:
+            self.arrived(name)
+            self.left(name)
+
     def arrived(self, queue: str | None) -> None:
         """One more line of waiters for this queue; None: for any queue of a namespace."""
-        name = queue or _ANYWHERE
+        name = queue or ANYWHERE
         self._here[name] += 1
         if self._here[name] == 1 and self._resting.pop(name, None) is None:
             self._tell(self._siblings.values(), ("waiting", name))
 
     def left(self, queue: str | None) -> None:
         """One line less."""
-        name = queue or _ANYWHERE
+        name = queue or ANYWHERE
         self._here[name] -= 1
         if not self._here[name]:
             del self._here[name]
@@ -132,13 +185,13 @@ class Siblings:
         now = self._loop.time()
         for name in [name for name, until in self._resting.items() if until <= now]:
             del self._resting[name]
-            self._tell(self._siblings.values(), ("waiting", name), so=False)
+            self._tell(self._siblings.values(), ("waiting", name), False)
         if self._resting:
             self._sweeping = self._loop.call_at(next(iter(self._resting.values())), self._sweep)
 
     # Sending
 
-    def _tell(self, siblings: Iterable[_Sibling], entry: tuple[str, ...], *, so: bool = True) -> None:
+    def _tell(self, siblings: Iterable[_Sibling], entry: tuple[str, ...], so: _Said = True) -> None:
         for sibling in siblings:
             sibling.unsent[entry] = so
             if self._sending is None:
@@ -178,16 +231,16 @@ class Siblings:
     def _forget_some(self, sibling: _Sibling) -> None:
         """Of too much news nothing is kept: its reader will look by itself. Who waits where is kept."""
         if len(sibling.unsent) > _MOST_KEPT:
-            kept = {entry: so for entry, so in sibling.unsent.items() if entry[0] not in ("pushed", "freed")}
+            kept = {entry: so for entry, so in sibling.unsent.items() if entry[0] in ("waiting", "hello")}
             self.lost += len(sibling.unsent) - len(kept)
             sibling.unsent = kept
 
     # Receiving
 
-    def _read(self) -> None:
+    def _read(self, inbox: socket.socket) -> None:
         for _ in range(_AT_ONCE):
             try:
-                datagram = self._inbox.recv(1 << 20)
+                datagram = inbox.recv(1 << 20)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -203,18 +256,32 @@ class Siblings:
 
     def _hear(self, news: News) -> None:
         sibling = self._siblings.get(news.sender)
-        if sibling is None or self._listener is None:
+        listener = self._listener
+        if sibling is None or listener is None:
             return
         if news.hello:
-            sibling.waits_for.clear()
+            self._note(sibling, listener, (), tuple(sibling.waits_for))
             for name in (*self._here, *self._resting):
                 self._tell([sibling], ("waiting", name))
-        sibling.waits_for.update(news.waiting)
-        sibling.waits_for.difference_update(news.rested)
+            listener.greeted(news.sender)
+        self._note(sibling, listener, news.waiting, news.rested)
         for queue, partition in news.pushed:
-            self._listener.pushed(queue, partition)
+            listener.pushed(queue, partition)
         for queue, partition, group in news.freed:
-            self._listener.freed(queue, partition, group)
+            listener.freed(queue, partition, group)
+        for kind, payload in news.told:
+            listener.told(kind, payload)
+
+    @staticmethod
+    def _note(sibling: _Sibling, listener: Listener, waiting: Iterable[str], rested: Iterable[str]) -> None:
+        for name in waiting:
+            if name not in sibling.waits_for:
+                sibling.waits_for.add(name)
+                listener.attended(name, present=True)
+        for name in rested:
+            if name in sibling.waits_for:
+                sibling.waits_for.discard(name)
+                listener.attended(name, present=False)
 
     def stats(self) -> dict[str, Any]:
         return {
@@ -226,23 +293,26 @@ class Siblings:
 
 
 def _those_waiting(siblings: Iterable[_Sibling], queue: str) -> list[_Sibling]:
-    return [one for one in siblings if queue in one.waits_for or _ANYWHERE in one.waits_for]
+    return [one for one in siblings if queue in one.waits_for or ANYWHERE in one.waits_for]
 
 
-def _beginning(unsent: dict[tuple[str, ...], bool], characters: int) -> dict[tuple[str, ...], bool]:
+def _beginning(unsent: dict[tuple[str, ...], _Said], characters: int) -> dict[tuple[str, ...], _Said]:
     """As many as fit, and one at least."""
-    taken: dict[tuple[str, ...], bool] = {}
+    taken: dict[tuple[str, ...], _Said] = {}
     for entry, so in unsent.items():
-        characters -= sum(map(len, entry))
+        characters -= len(so[1]) if isinstance(so, tuple) else sum(map(len, entry))
         if taken and characters < 0:
             break
         taken[entry] = so
     return taken
 
 
-def _news(sender: int, entries: Mapping[tuple[str, ...], bool]) -> News:
+def _news(sender: int, entries: Mapping[tuple[str, ...], _Said]) -> News:
     news = News(sender)
     for entry, so in entries.items():
+        if isinstance(so, tuple):
+            news.told.append(so)
+            continue
         match entry:
             case "pushed", queue, partition:
                 news.pushed.append((queue, partition))
