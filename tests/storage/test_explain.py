@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import asyncpg
 import pytest
 
-from queenmq.domain.ids import new_id
+from queenmq.domain.ids import new_id, partition_tag
 from queenmq.domain.segments import PushItem
 from queenmq.storage.ack import AckItem, ack, release, renew
 from queenmq.storage.directory import Directory
@@ -32,9 +32,9 @@ BUILD = f"""
     insert into queen.partitions (queue_id, name)
         select q.queue_id, 'p' || i from queen.queues q, generate_series(1, {PARTITIONS - 1}) i;
     create temp table made as
-        select partition_id, queue_id, overlay(uid::text placing '7' from 15)::uuid as base from queen.partitions;
-    insert into queen.partition_lookup (partition_id, queue_id, last_seq, last_message_id, last_message_created_at)
-        select partition_id, queue_id, 2, queen.message_id(base, 1), now() from made
+        select partition_id, queue_id, name, overlay(uid::text placing '7' from 15)::uuid as base from queen.partitions;
+    insert into queen.partition_lookup (partition_id, queue_id, last_seq, last_message_id, last_message_created_at, tag)
+        select partition_id, queue_id, 2, queen.message_id(base, 1), now(), queen.partition_tag('big', name) from made
         on conflict (partition_id) do update set last_seq = 2, last_message_id = excluded.last_message_id,
             last_message_created_at = excluded.last_message_created_at;
     insert into queen.segments (partition_id, last_seq, created_at, n, base, data)
@@ -112,9 +112,14 @@ class Big:
         return {row["name"]: tuple(row)[1:] for row in await self.db.fetch(COUNTERS)}
 
     async def pop(
-        self, group: str = "busy", partition: int | None = None, partitions: int = 1, batch: int = 100
+        self,
+        group: str = "busy",
+        partition: int | None = None,
+        partitions: int = 1,
+        batch: int = 100,
+        tag: int | None = None,
     ) -> PopResult:
-        request = PopRequest([self.groups[group]], partition, batch, partitions)
+        request = PopRequest([self.groups[group]], partition, batch, partitions, tag=tag)
         return (await pop(self.db, [request]))[0]
 
     def item(self, number: int) -> PushItem:
@@ -168,9 +173,24 @@ async def test_discovery_behind_leased_partitions(big: Big) -> None:
 
 
 async def test_pop_of_one_partition(big: Big) -> None:
-    partitions = iter(big.partitions)
-    cost = await big.measure(lambda: big.pop(partition=next(partitions)))
-    assert_cheap(cost, 20, "partition_consumers_pkey", "segments_pkey")
+    rows = await big.db.fetch(
+        "select partition_id, tag from queen.partition_lookup where partition_id = any ($1)", big.partitions
+    )
+    partitions = iter(rows)
+
+    async def one() -> None:
+        partition, tag = next(partitions)
+        assert len((await big.pop(partition=partition, tag=tag)).claims) == 1
+
+    assert_cheap(await big.measure(one), 20, "partition_consumers_pkey", "segments_pkey")
+
+
+async def test_pop_of_one_partition_with_the_number_of_another(big: Big) -> None:
+    async def none() -> None:
+        result = await big.pop(partition=big.partitions[0], tag=partition_tag("big", "elsewhere"))
+        assert (result.claims, result.reason) == ([], "unknown_partition")
+
+    assert_cheap(await big.measure(none), 20, "partition_consumers_pkey", "partition_lookup_pkey")
 
 
 async def test_push_and_wake(big: Big) -> None:
@@ -219,7 +239,7 @@ async def test_renew_and_release(big: Big) -> None:
     async def both() -> None:
         lease = next(leases)
         assert (await renew(big.db, lease, 1000)).renewed == 3
-        assert await release(big.db, [lease]) == 3
+        assert len(await release(big.db, [lease])) == 3
 
     assert_cheap(await big.measure(both), 40, "partition_consumers_lease")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queenmq.domain.ids import new_id
+from queenmq.storage.pop import QUEUE_MODE
 from queenmq.storage.store import Store
 from tests.storage.shorthand import DAY, QUEUE, ack, by_partition, claim, cursor, held, numbers, push
 from tests.storage.time_travel import expire_leases, pass_time
@@ -59,7 +60,7 @@ class TestRelease:
         for _ in range(3):
             won = await claim(store, batch=2)
             assert won.attempt == 1
-            assert await store.release(held(won)) == 1
+            assert await store.release(held(won)) == [(QUEUE, "p", QUEUE_MODE)]
         assert numbers(await store.pop(QUEUE, batch=2)) == [1, 2]
 
     async def test_what_was_acked_stays_acked(self, store: Store) -> None:
@@ -75,13 +76,13 @@ class TestRelease:
         for partition in "ab":
             await push(store, 1, partition=partition)
         lease = held((await store.pop(QUEUE, batch=2, partitions=2)).claims[0])
-        assert await store.release(lease) == 2
+        assert sorted(await store.release(lease)) == [(QUEUE, "a", QUEUE_MODE), (QUEUE, "b", QUEUE_MODE)]
         assert len(by_partition(await store.pop(QUEUE, batch=2, partitions=2))) == 2
 
     async def test_an_unknown_lease_frees_nothing(self, store: Store) -> None:
         await push(store, 1)
         await claim(store)
-        assert await store.release(new_id()) == 0
+        assert await store.release(new_id()) == []
         assert numbers(await store.pop(QUEUE)) == []
 
 
@@ -120,7 +121,7 @@ class TestOver:
         await push(store, 1, 2, 3)
         over = await claim(store)
         assert await ack(store, over, 1)
-        assert await store.release(held(over)) == 1
+        assert len(await store.release(held(over))) == 1
         assert await ack(store, await claim(store), 2)
         assert await ack(store, over, 1)
         assert not await ack(store, over, 2)

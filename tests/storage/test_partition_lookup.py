@@ -34,6 +34,7 @@ COLUMNS = {
     "trimmed_seq = 9": "is below the trimmed 9",
     "dedup_floor = 3": "forgets transactionIds up to 3",
     "bounded = true": "bounded is t, but maxSize is 0",
+    "tag = tag + 1": "tag is",
 }
 TAMPERED = {
     **{f"update queen.partition_lookup set {column} {P}": problem for column, problem in COLUMNS.items()},
@@ -81,6 +82,7 @@ async def test_every_way_to_spoil_a_row_is_found_and_repaired(store: Store, stat
     after = await store.pool.fetch("select * from queen.partition_lookup order by partition_id")
     if "last_seq = 40" not in statement:  # numbers given out are not taken back
         assert [tuple(row)[:5] for row in after] == [tuple(row)[:5] for row in before]
+    assert [row["tag"] for row in after] == [row["tag"] for row in before]
     await push(store, 5)
     await push(store, 12, partition="other")
     assert await drain(store, "g", partition="p") == [3, 4, 5]

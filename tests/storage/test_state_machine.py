@@ -297,7 +297,7 @@ class StorageMachine(Machine):
     def release(self, back: int) -> None:
         lease = self.recent(back).lease or new_id()
         holders = self.holders(lease)
-        assert self.run(self.store.release(lease)) == len(holders)
+        assert len(self.run(self.store.release(lease))) == len(holders)
         now = self.model.tick()
         for cursor in holders:
             cursor.end_lease()

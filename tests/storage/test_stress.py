@@ -228,7 +228,7 @@ class Reader:
         await self.store.pool.execute(EXPIRE, claim.lease_id, claim.partition_id)
 
     async def giving_back(self, claim: Claim, _: list[Message]) -> None:
-        assert await release(self.store.pool, [claim.lease_id or ""], claim.partition_id) == 1
+        assert len(await release(self.store.pool, [claim.lease_id or ""], claim.partition_id)) == 1
 
 
 @pytest.fixture

@@ -7,12 +7,14 @@ message.
 from __future__ import annotations
 
 import re
-from hashlib import sha256
+from functools import lru_cache
+from hashlib import md5, sha256
 from typing import Final
 
 import uuid_utils
 
 MESSAGES_PER_SEGMENT: Final = 65536
+_TAGS: Final = 16_384
 SUFFIXES: Final = tuple(f"{index:04x}" for index in range(MESSAGES_PER_SEGMENT))
 
 _is_canonical_uuid: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
@@ -64,3 +66,11 @@ def dedup_key(transaction_id: str) -> str:
         return transaction_id
     digest = sha256(transaction_id.encode()).hexdigest()
     return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-f{digest[17:20]}-{digest[20:32]}"
+
+
+@lru_cache(maxsize=_TAGS)
+def partition_tag(queue: str, partition: str) -> int:
+    """A hash of a partition's names, so that the database notices when somebody has the number of another partition for
+    them; `queen.partition_tag` computes the same in SQL."""
+    digest = md5(f"{queue}\x1e{partition}".encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big", signed=True)

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from ..wire.names import InvalidValue, check_name, check_transaction_id, check_uuid
 from ..wire.payload import check_payload
 from ..wire.requests import PushEntry
-from .ids import MESSAGES_PER_SEGMENT, dedup_keys, message_id, new_segment_base
+from .ids import MESSAGES_PER_SEGMENT, dedup_keys, message_id, new_segment_base, partition_tag
 
 SEPARATOR: Final = b"\x1e"
 PIECE_BYTES: Final = 256 * 1024
@@ -204,6 +204,7 @@ class Encoded(NamedTuple):
     bounded: list[int]
     befores: list[int]
     afters: list[int]
+    tags: list[int]
 
     def arguments(self) -> tuple[str | list[bytes | None] | list[bytes] | list[str | None] | None, ...]:
         """As the statement takes them: numbers and UUIDs as the text of an array, which costs the driver nothing per
@@ -223,6 +224,7 @@ class Encoded(NamedTuple):
             array(self.bounded),
             array(self.befores) if any(self.afters) else None,
             array(self.afters) if any(self.afters) else None,
+            array(self.tags),
         )
 
     def only(self) -> tuple[int | str | bytes | None, ...]:
@@ -240,6 +242,7 @@ class Encoded(NamedTuple):
             array(self.keys),
             None if self.key_pos == list(range(len(self.keys))) else array(self.key_pos),
             self.bounded[0] if self.bounded else None,
+            self.tags[0],
         )
 
 
@@ -297,8 +300,14 @@ def group(parcels: Iterable[Parcel]) -> tuple[list[Segment], list[Receipt]]:
 
 def encode(segments: Iterable[Segment]) -> Encoded:
     """The procedure's arguments for these segments, which have their places; what is settled is left out."""
-    out = Encoded([], [], [], [], [], [], [], [], [], [], [], [], [], [])
+    out = Encoded([], [], [], [], [], [], [], [], [], [], [], [], [], [], [])
+    last = NOWHERE.partition_id
     for segment in sorted(segments, key=lambda segment: segment.place.partition_id):
+        pid = segment.place.partition_id
+        if pid and pid == last:
+            # Two names cannot have one id. With one that nobody has, the database refuses the call as for any wrong id.
+            segment.place = segment.place._replace(partition_id=-len(out.pids))
+        last = pid
         _encode(segment, out)
     return out
 
@@ -379,6 +388,7 @@ def _encode_piece(
         out.key_pos.extend([position + offset for offset, key in enumerate(keys) if key is not None])
     out.befores.append(before)
     out.afters.append(after)
+    out.tags.append(partition_tag(segment.queue, segment.partition))
 
 
 def _extended(mine: list[_T] | None, have: int, theirs: list[_T] | None, start: int, count: int) -> list[_T | None]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from .. import sql
 from ..domain.ids import is_uuid
@@ -80,6 +80,14 @@ class Renewal:
     renewed: int
     expires_at: datetime | None
     error: Literal["Lease not found", "Lease expired"] | None
+
+
+class Freed(NamedTuple):
+    """A partition that nobody holds for the group any more."""
+
+    queue: str
+    partition: str
+    group: str
 
 
 async def ack(db: Executor, items: Sequence[AckItem], *, replay: bool = False) -> list[AckResult]:
@@ -243,10 +251,11 @@ def _renewal(row: Any) -> Renewal:
     return Renewal(0, None, "Lease expired" if row["known"] else "Lease not found")
 
 
-async def release(db: Executor, lease_ids: Sequence[str], partition_id: int | None = None) -> int:
-    """Give leases back unused: nothing is counted, the messages are available at once."""
+async def release(db: Executor, lease_ids: Sequence[str], partition_id: int | None = None) -> list[Freed]:
+    """Give leases back unused: nothing is counted, the messages are available at once. Says what this has freed."""
     async with translated():
-        return int(await undeadlocked(partial(db.fetchval, sql.query("release"), lease_ids, partition_id)))
+        rows = await undeadlocked(partial(db.fetch, sql.query("release"), lease_ids, partition_id))
+    return [Freed(*row) for row in rows]
 
 
 def _usable(item: AckItem, result: AckResult) -> bool:

@@ -53,7 +53,8 @@ class SegmentRow(NamedTuple):
 
 @dataclass(slots=True)
 class PopRequest:
-    """What one consumer asks for. `groups` are group ids, tried in order; `partition_id` narrows to one partition."""
+    """What one consumer asks for. `groups` are group ids, tried in order; `partition_id` narrows to one partition,
+    and `tag` (see `partition_tag`) says whose id it is taken for."""
 
     groups: Sequence[int]
     partition_id: int | None = None
@@ -62,6 +63,7 @@ class PopRequest:
     auto_ack: bool = False
     start: datetime | None = BEGINNING
     lease_id: str = field(default_factory=new_id)
+    tag: int | None = None
 
     @property
     def anywhere(self) -> bool:
@@ -120,7 +122,7 @@ async def pop(db: Executor, requests: Sequence[PopRequest], most_bytes: int | No
                 await _pop_any(db, group_id, indexes, requests, results, most_bytes)
             left = [index for index in left if not results[index].claims and results[index].reason is None]
         if left:
-            rows = await db.fetch(sql.query("pop"), *_columns([requests[index] for index in left]), most_bytes)
+            rows = await db.fetch(sql.query("pop"), *_columns([requests[index] for index in left], most_bytes))
             _read(rows, left, requests, results)
     return results
 
@@ -186,12 +188,20 @@ async def register(
     """
     place = directory.group(queue, group)
     if place is None or (not place.decided and mode is not None):
-        async with translated():
-            row = await undeadlocked(partial(db.fetchrow, sql.query("register_group"), queue, group, mode, start))
-        if row is None:
-            return None
-        place = GroupPlace(row["queue_id"], row["group_id"], mode is not None)
-        directory.remember_group(queue, group, place)
+        call = partial(_register, db, directory, queue, group, mode, start)
+        place = await directory.registered(queue, group, mode is not None, call)
+    return place
+
+
+async def _register(
+    db: Executor, directory: Directory, queue: str, group: str, mode: str | None, start: datetime | None
+) -> GroupPlace | None:
+    async with translated():
+        row = await undeadlocked(partial(db.fetchrow, sql.query("register_group"), queue, group, mode, start))
+    if row is None:
+        return None
+    place = GroupPlace(row["queue_id"], row["group_id"], mode is not None)
+    directory.remember_group(queue, group, place)
     return place
 
 
@@ -208,7 +218,7 @@ def subscription(
     return "all", None
 
 
-def _columns(requests: Sequence[PopRequest]) -> tuple[Any, ...]:
+def _columns(requests: Sequence[PopRequest], most_bytes: int | None) -> tuple[Any, ...]:
     groups: list[int] = []
     first: list[int] = []
     last: list[int] = []
@@ -217,6 +227,7 @@ def _columns(requests: Sequence[PopRequest]) -> tuple[Any, ...]:
         groups.extend(request.groups)
         last.append(len(groups))
     starts = [request.start for request in requests]
+    tags = [request.tag for request in requests]
     return (
         array(groups),
         array(first),
@@ -227,6 +238,8 @@ def _columns(requests: Sequence[PopRequest]) -> tuple[Any, ...]:
         array([request.lease_id for request in requests]),
         array([request.auto_ack for request in requests]),
         starts if any(starts) else None,
+        most_bytes,
+        array(tags) if tags.count(None) < len(tags) else None,
     )
 
 

@@ -46,16 +46,29 @@ class PushPlan:
         """Find the partitions and encode what is not settled yet."""
         missing = [segment for segment in self.segments if segment.place is NOWHERE]
         if missing:
-            places = await self._directory.partitions(db, [(each.queue, each.partition) for each in missing])
-            for segment, place in zip(missing, places, strict=True):
-                segment.place = place
-                if place.encryption_enabled and segment.payloads is None:
+            await self._locate(db, missing)
+            if self._sealer is None:
+                await self._doubt(db, [segment for segment in missing if _plain(segment)])
+            for segment in missing:
+                if segment.place.encryption_enabled and segment.payloads is None:
                     self._seal(segment)
         return encode(self.segments)
 
+    async def _locate(self, db: Executor, segments: Sequence[Segment]) -> None:
+        places = await self._directory.partitions(db, [(each.queue, each.partition) for each in segments])
+        for segment, place in zip(segments, places, strict=True):
+            segment.place = place
+
+    async def _doubt(self, db: Executor, unsealed: Sequence[Segment]) -> None:
+        """These would be refused, since there is no key: only the database may say that their queues are encrypted."""
+        if unsealed:
+            await self._directory.confirm(db, [segment.queue for segment in unsealed])
+            await self._locate(db, unsealed)
+
     def _seal(self, segment: Segment) -> None:
-        marks = segment.marks or [False] * len(segment.items)
-        open_ones = [position for position in segment.open() if not marks[position]]
+        """A queue that is wrongly remembered as encrypted gets its messages sealed too: they are marked as such one by
+        one, and delivered in clear."""
+        open_ones = _plain(segment)
         if self._sealer is None:
             if self._whole and open_ones:
                 raise EncryptionUnavailable(segment.queue)
@@ -74,6 +87,8 @@ class PushPlan:
         if orphaned or isinstance(known, PartitionGone | StaleConfig):
             # numbers of a deleted partition start over and may meet segments that are not swept yet
             self._replace_places()
+            if isinstance(known, StaleConfig):
+                self._directory.configs.remove_all([segment.queue for segment in self.segments])
         elif isinstance(error, asyncpg.UniqueViolationError):
             await self.drop_stored(db)
         elif isinstance(known, QueueFull):
@@ -129,6 +144,14 @@ class PushPlan:
     def _refused(segment: Segment, position: int, status: Literal["queue_full", "failed"], error: str) -> Verdict:
         transaction_id = segment.items[position].transaction_id or ""
         return Verdict(status, transaction_id, None, segment.place.uid, None, error)
+
+
+def _plain(segment: Segment) -> list[int]:
+    """The positions still to be stored in a queue that is taken for encrypted, and not encrypted yet."""
+    if not segment.place.encryption_enabled or segment.payloads is not None:
+        return []
+    marks = segment.marks or [False] * len(segment.items)
+    return [position for position in segment.open() if not marks[position]]
 
 
 def _duplicate(segment: Segment, position: int, row: asyncpg.Record) -> Verdict:

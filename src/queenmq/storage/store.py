@@ -12,16 +12,18 @@ from typing import Literal
 import asyncpg
 
 from .. import sql
+from ..domain.ids import partition_tag
 from ..domain.segments import PushItem, check
 from ..wire.names import check_name
 from . import ack as acks
 from . import pop as pops
 from . import queues
-from .ack import AckItem, AckResult, Renewal
+from .ack import AckItem, AckResult, Freed, Renewal
 from .directory import Directory
 from .pool import create_pool, translated
 from .pop import QUEUE_MODE, PopRequest, PopResult
 from .push import Sealer, Verdict, push
+from .queue_configs import config_of
 from .transactions import Committed, Transaction
 
 SubscriptionMode = Literal["all", "new"]
@@ -30,10 +32,10 @@ SubscriptionMode = Literal["all", "new"]
 class Store:
     """Typed calls on one database."""
 
-    def __init__(self, pool: asyncpg.Pool, sealer: Sealer | None = None) -> None:
+    def __init__(self, pool: asyncpg.Pool, sealer: Sealer | None = None, directory: Directory | None = None) -> None:
         self.pool = pool
         self._sealer = sealer
-        self.directory = Directory()
+        self.directory = Directory() if directory is None else directory
 
     @classmethod
     async def open(
@@ -61,11 +63,15 @@ class Store:
         self, queue: str, *, namespace: str | None = None, task: str | None = None, **options: object
     ) -> queues.Queue:
         """Options by their wire names, e.g. `configure("orders", leaseTime=30)`."""
-        return await queues.configure(self.pool, queue, options, namespace=namespace, task=task)
+        configured = await queues.configure(self.pool, queue, options, namespace=namespace, task=task)
+        self.directory.configs.put(queue, config_of(configured))
+        return configured
 
     async def delete_queue(self, queue: str) -> bool:
-        self.directory.forget_queue(queue)
-        return await queues.delete(self.pool, queue)
+        try:
+            return await queues.delete(self.pool, queue)
+        finally:  # also when the answer was lost
+            self.directory.forget_queue(queue)
 
     async def push(self, items: Sequence[PushItem]) -> list[Verdict]:
         """Raises InvalidValue for an item that may not be stored, and then none is."""
@@ -87,17 +93,18 @@ class Store:
         """Messages of a queue, from one partition or from any. Without a queue or messages the result is empty."""
         check_name("consumerGroup", group)
         mode, start = pops.subscription(group, subscription_mode, subscription_from)
-        partition_id = None
+        partition_id = tag = None
         if partition is not None:
             partition_id = await self.pool.fetchval(sql.query("find_partition"), queue, partition)
             if partition_id is None:
                 return PopResult([], "empty")
+            tag = partition_tag(queue, partition)
         result = PopResult([], "empty")
         for _ in range(2):
             groups = await self._groups(
                 [queue], group, mode if partition is None or group == QUEUE_MODE else None, start
             )
-            request = PopRequest(groups, partition_id, batch, partitions, auto_ack, start)
+            request = PopRequest(groups, partition_id, batch, partitions, auto_ack, start, tag=tag)
             result = (await pops.pop(self.pool, [request]))[0]
             if result.reason != "unknown_group" or not groups:
                 break
@@ -145,7 +152,7 @@ class Store:
     async def renew(self, lease_id: str, seconds: int = 60) -> Renewal:
         return await acks.renew(self.pool, lease_id, seconds)
 
-    async def release(self, lease_id: str) -> int:
+    async def release(self, lease_id: str) -> list[Freed]:
         return await acks.release(self.pool, [lease_id])
 
     def transaction(

@@ -27,6 +27,13 @@ language sql immutable parallel safe as $$
     end
 $$;
 
+-- A hash of the names of a partition: who takes a partition's number for that of another name is found out by it.
+-- queenmq.domain.ids computes the same.
+create or replace function queen.partition_tag(queue text, partition text) returns integer
+language sql immutable parallel safe as $$
+    select ('x' || left(md5(convert_to(queue || E'\x1e' || partition, 'UTF8')), 8))::bit(32)::integer
+$$;
+
 -- The newest sequence number created at or before a moment, 0 when there is none. created_at never decreases within a
 -- partition, so this is a binary search over the primary key and needs no index on time.
 create or replace function queen.seq_at(pid bigint, moment timestamptz) returns bigint

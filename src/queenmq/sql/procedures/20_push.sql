@@ -1,5 +1,12 @@
 -- Push: one call, one commit, one segment per partition.
 
+-- The partition is gone, or is another than the caller takes it for: either way its number is not that of the name.
+create or replace function queen.refuse_place(pid bigint) returns void
+language plpgsql as $$
+begin
+    raise exception 'partition % does not exist', pid using errcode = 'QM001', detail = pid::text;
+end $$;
+
 -- The guard of queen.segments, for every insert path. What a segment holds must already be covered by the
 -- partition_lookup row of its partition (so the lookup cannot be bypassed), and every drained cursor of the partition is
 -- woken. The wake is a statement of its own: its snapshot is taken after the partition's row lock was won, so it
@@ -24,7 +31,7 @@ begin
             raise exception 'queen.segments is written by queen.push_v1, queen.push_segment_v1 and INSERT INTO queen.messages only'
                 using errcode = 'QM007';
         end if;
-        raise exception 'partition % does not exist', bad.pid using errcode = 'QM001', detail = bad.pid::text;
+        perform queen.refuse_place(bad.pid);
     end if;
     with drained as materialized (
         select c.partition_id, c.group_id from queen.partition_consumers c
@@ -48,10 +55,12 @@ language sql stable as $$
     where l.queue_id = qid
 $$;
 
+drop function if exists queen.reserve_depth(integer[], bigint[], integer[]);
+
 -- Take room for a push in queues that have a maxSize. The bound is never below the true depth: acks only lower the
 -- depth, and whatever raises it otherwise (seek, a new group) forgets the bound. So the exact count is needed only when
--- the bound says full.
-create or replace function queen.reserve_depth(bounded_queues integer[], pids bigint[], ns integer[]) returns void
+-- the bound says full. And only then do the tags matter here: a queue that is full refuses nobody who meant another one.
+create or replace function queen.reserve_depth(bounded_queues integer[], pids bigint[], ns integer[], tags integer[]) returns void
 language plpgsql as $$
 declare
     want record;
@@ -69,6 +78,8 @@ begin
         end if;
         room := want.max_size - want.bound;
         if want.n > room then
+            perform queen.refuse_place(x.pid) from unnest(pids, tags) x (pid, tag)
+                left join queen.partition_lookup l on l.partition_id = x.pid where l.partition_id is null or l.tag <> x.tag limit 1;
             raise exception 'queue % is full: maxSize is %, room for % more, % given', want.name, want.max_size, greatest(room, 0), want.n
                 using errcode = 'QM002', detail = want.queue_id::text;
         end if;
@@ -84,6 +95,8 @@ begin
 end $$;
 
 drop function if exists queen.push_v1(bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[]);
+drop function if exists queen.push_v1(bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[],
+    integer[], integer[]);
 
 -- ns, bases, last_ids, txs, datas, traces, subs, encs: one entry per segment, pids: the partition of each, ascending.
 -- befores, afters: how many messages of its partition stand in the segments of this call before and after each, when a partition
@@ -91,10 +104,12 @@ drop function if exists queen.push_v1(bigint[], integer[], uuid[], uuid[], bytea
 -- keys: the dedup keys, key_pos: for each, (index of its segment << 16) + index of its message, both from 0.
 -- encs: NULL for a segment says that the caller takes its queue for not encrypted.
 -- bounded_queues: the queues among them that have a maxSize, as the caller knows it.
+-- tags: for each segment, the partition_tag of the names for which the caller uses its partition's number; NULL = not checked.
 -- A key that is already there fails the call with unique_violation: look it up, drop that message, call again.
 create or replace function queen.push_v1(
     pids bigint[], ns integer[], bases uuid[], last_ids uuid[], txs bytea[], datas bytea[], traces bytea[], subs bytea[],
-    encs text[], keys uuid[], key_pos integer[], bounded_queues integer[], befores integer[] default null, afters integer[] default null
+    encs text[], keys uuid[], key_pos integer[], bounded_queues integer[], befores integer[] default null, afters integer[] default null,
+    tags integer[] default null
 ) returns table (partition_id bigint, last_seq bigint, created_at timestamptz)
 language plpgsql as $$
 #variable_conflict use_column
@@ -102,16 +117,17 @@ declare
     got bigint[];
     lasts bigint[];
     times timestamptz[];
+    misplaced bigint;
     unbounded_ok boolean;
     encrypted_ok boolean;
 begin
     if cardinality(bounded_queues) > 0 then
-        perform queen.reserve_depth(bounded_queues, pids, ns);
+        perform queen.reserve_depth(bounded_queues, pids, ns, tags);
     end if;
     with g as materialized (
-        select g.pid, g.n, g.base, g.last_id, g.tx, g.data, g.trace, g.sub, g.enc, coalesce(g.before, 0) as before, coalesce(g.after, 0) as after
-        from unnest(pids, ns, bases, last_ids, txs, datas, traces, subs, encs, befores, afters)
-            g (pid, n, base, last_id, tx, data, trace, sub, enc, before, after)
+        select g.pid, g.n, g.base, g.last_id, g.tx, g.data, g.trace, g.sub, g.enc, coalesce(g.before, 0) as before, coalesce(g.after, 0) as after, g.tag
+        from unnest(pids, ns, bases, last_ids, txs, datas, traces, subs, encs, befores, afters, tags)
+            g (pid, n, base, last_id, tx, data, trace, sub, enc, before, after, tag)
     ), allocated as (
         -- a partition that is gone is inserted with queue 0, which the guard of queen.segments refuses
         insert into queen.partition_lookup as l (partition_id, queue_id, last_seq, last_message_id, last_message_created_at)
@@ -120,7 +136,7 @@ begin
             last_seq = l.last_seq + excluded.last_seq,
             last_message_id = excluded.last_message_id,
             last_message_created_at = greatest(l.last_message_created_at, clock_timestamp())
-        returning l.partition_id, l.last_seq, l.last_message_created_at as at, l.encrypted,
+        returning l.partition_id, l.last_seq, l.last_message_created_at as at, l.encrypted, l.tag,
             not l.bounded or l.queue_id = any (bounded_queues) as ok
     ), stored as (
         insert into queen.segments (partition_id, last_seq, created_at, n, base_idx, base, tx, data, trace_ids, subs, enc)
@@ -128,8 +144,12 @@ begin
         from allocated a join g on g.pid = a.partition_id
     )
     select array_agg(a.partition_id order by a.partition_id, g.before), array_agg(a.last_seq - g.after order by a.partition_id, g.before),
-           array_agg(a.at order by a.partition_id, g.before), bool_and(a.ok), bool_and(not a.encrypted or g.enc is not null)
-        into got, lasts, times, unbounded_ok, encrypted_ok from allocated a join g on g.pid = a.partition_id;
+           array_agg(a.at order by a.partition_id, g.before), min(case when a.tag <> g.tag then a.partition_id end),
+           bool_and(a.ok), bool_and(not a.encrypted or g.enc is not null)
+        into got, lasts, times, misplaced, unbounded_ok, encrypted_ok from allocated a join g on g.pid = a.partition_id;
+    if misplaced is not null then
+        perform queen.refuse_place(misplaced);
+    end if;
     if got is distinct from pids then
         raise exception 'partitions must be given in ascending order' using errcode = 'QM008';
     end if;
@@ -142,22 +162,25 @@ begin
     return query select * from unnest(got, lasts, times);
 end $$;
 
+drop function if exists queen.push_segment_v1(bigint, integer, uuid, uuid, bytea, bytea, bytea, bytea, text, uuid[], integer[], integer);
+
 -- push_v1 for one segment, which is what a producer that is alone pushes: without arrays and joins it costs PostgreSQL a quarter
 -- less. key_pos: the index of each key's message, from 0, NULL when the first key is the first message's and so on. bounded_queue:
 -- the segment's queue, when it has a maxSize as the caller knows it. Returns the last sequence number.
 create or replace function queen.push_segment_v1(
     pid bigint, n integer, base uuid, last_id uuid, tx bytea, data bytea, trace bytea, sub bytea, enc text, keys uuid[], key_pos integer[],
-    bounded_queue integer
+    bounded_queue integer, tag integer default null
 ) returns bigint
 language plpgsql as $$
 declare
     last bigint;
     created timestamptz;
+    misplaced boolean;
     unbounded_ok boolean;
     encrypted_ok boolean;
 begin
     if bounded_queue is not null then
-        perform queen.reserve_depth(array[bounded_queue], array[pid], array[n]);
+        perform queen.reserve_depth(array[bounded_queue], array[pid], array[n], array[tag]);
     end if;
     -- a partition that is gone is inserted with queue 0, as in push_v1
     insert into queen.partition_lookup as l (partition_id, queue_id, last_seq, last_message_id, last_message_created_at)
@@ -166,9 +189,12 @@ begin
             last_seq = l.last_seq + excluded.last_seq,
             last_message_id = excluded.last_message_id,
             last_message_created_at = greatest(l.last_message_created_at, clock_timestamp())
-        returning l.last_seq, l.last_message_created_at, not l.bounded or l.queue_id is not distinct from bounded_queue,
-            not l.encrypted or enc is not null
-        into last, created, unbounded_ok, encrypted_ok;
+        returning l.last_seq, l.last_message_created_at, l.tag <> push_segment_v1.tag,
+            not l.bounded or l.queue_id is not distinct from bounded_queue, not l.encrypted or enc is not null
+        into last, created, misplaced, unbounded_ok, encrypted_ok;
+    if misplaced then
+        perform queen.refuse_place(pid);
+    end if;
     insert into queen.segments (partition_id, last_seq, created_at, n, base_idx, base, tx, data, trace_ids, subs, enc)
         values (pid, last, created, n, 0, base, tx, data, trace, sub, enc);
     if not (unbounded_ok and encrypted_ok) then

@@ -221,11 +221,13 @@ begin
 end $$;
 
 drop function if exists queen.pop_one_by_one(integer[], integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], timestamptz[]);
+drop function if exists queen.pop_one_by_one(integer[], integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], timestamptz[],
+    bigint);
 
 -- Answer these requests one after another, with every rule. Parameters and rows as in pop_v1.
 create or replace function queen.pop_one_by_one(
     requests integer[], req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
-    req_lease uuid[], req_auto boolean[], req_start timestamptz[], most_bytes bigint
+    req_lease uuid[], req_auto boolean[], req_start timestamptz[], most_bytes bigint, req_tag integer[]
 ) returns table (
     request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
     from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
@@ -284,7 +286,7 @@ begin
                     open cursors for select c, l, p.uid, p.name from queen.partition_consumers c
                         join queen.partition_lookup l on l.partition_id = c.partition_id
                         join queen.partitions p on p.partition_id = c.partition_id
-                        where c.partition_id = req_partition[r] and c.group_id = gid
+                        where c.partition_id = req_partition[r] and c.group_id = gid and (l.tag <> req_tag[r]) is not true
                         and (c.ready_at <= t or c.start_from = 'infinity' or (c.ready_at is null and l.last_seq > c.acked_seq)) for update of c skip locked;
                 end if;
                 seen := 0;
@@ -313,11 +315,12 @@ begin
             reason := case
                 when not known then 'unknown_group'
                 when req_partition[r] is not null and not exists (
-                    select from queen.partition_consumers c
-                    where c.partition_id = req_partition[r] and c.group_id = any (req_groups[req_from[r]:req_to[r]])) then 'unknown_partition'
+                    select from queen.partition_consumers c join queen.partition_lookup l on l.partition_id = c.partition_id
+                    where c.partition_id = req_partition[r] and c.group_id = any (req_groups[req_from[r]:req_to[r]])
+                    and (l.tag <> req_tag[r]) is not true) then 'unknown_partition'
                 else 'empty' end;
             created_at := clock_timestamp();
-            ready_at := queen.next_ready(req_groups[req_from[r]:req_to[r]], req_partition[r]);
+            ready_at := case when reason <> 'unknown_partition' then queen.next_ready(req_groups[req_from[r]:req_to[r]], req_partition[r]) end;
             return next;
             if req_partition[r] is null and req_from[r] = req_to[r] then
                 empty_group := req_groups[req_from[r]];
@@ -330,6 +333,7 @@ end $$;
 
 drop function if exists queen.plain_pops(integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[]);
 drop function if exists queen.claim_plain(boolean, integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[]);
+drop function if exists queen.claim_plain(boolean, integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], bigint);
 drop function if exists queen.lease_plain(integer[], bigint[], integer[], integer[], uuid[], interval[]);
 
 -- Claim for many requests at once. It serves requests of one group and one partition, with a lease, in queues whose options
@@ -340,7 +344,7 @@ drop function if exists queen.lease_plain(integer[], bigint[], integer[], intege
 -- exhausted: groups of which every ready cursor was taken, and there were fewer than requests.
 create or replace function queen.claim_plain(
     one_each boolean, req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
-    req_lease uuid[], req_auto boolean[], most_bytes bigint,
+    req_lease uuid[], req_auto boolean[], most_bytes bigint, req_tag integer[],
     out requests integer[], out pids bigint[], out gids integer[], out froms bigint[], out tos bigint[], out seg_tos bigint[],
     out untils timestamptz[], out exhausted integer[]
 )
@@ -349,11 +353,11 @@ declare
     t timestamptz := clock_timestamp();
 begin
     with w as materialized (
-        select r.request::integer, m.group_id as gid, r.pid, r.batch, r.lease,
+        select r.request::integer, m.group_id as gid, r.pid, r.batch, r.lease, r.tag,
                t + make_interval(secs => case when q.lease_time = 0 then 60 else q.lease_time end) as until,
                row_number() over (partition by m.group_id, r.pid order by r.request) as place
-        from unnest(req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto)
-            with ordinality r (first, last, pid, batch, most, lease, auto, request)
+        from unnest(req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto, req_tag)
+            with ordinality r (first, last, pid, batch, most, lease, auto, tag, request)
         join queen.consumer_groups_metadata m on m.group_id = req_groups[r.first] and m.registered
         join queen.queues q on q.queue_id = m.queue_id
         where (r.pid is not null) = one_each and r.first = r.last and (r.most = 1 or one_each) and not r.auto
@@ -388,7 +392,7 @@ begin
         cross join lateral (select least(greatest(k.acked_seq, s.below) + w.batch, l.last_seq) as target) e
         cross join lateral (select case when s.last_seq >= e.target then s.last_seq
             else queen.last_segment(k.partition_id, s.last_seq, e.target, most_bytes) end as seg_to) u
-        where k.plain
+        where k.plain and (l.tag <> w.tag) is not true
     ), leased as (
         update queen.partition_consumers c set lease_id = x.lease, lease_to = x.upto, lease_expires_at = x.until, ready_at = x.until
         from chosen x where c.partition_id = x.partition_id and c.group_id = x.gid
@@ -403,17 +407,19 @@ begin
 end $$;
 
 drop function if exists queen.pop_v1(integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], timestamptz[]);
+drop function if exists queen.pop_v1(integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], timestamptz[], bigint);
 
 -- Answer many pops in one call. Request r takes from the groups req_groups[req_from[r] .. req_to[r]], in that order:
 -- from partition req_partition[r] when it is given, else from any, least recently served first, up to req_max[r]
 -- partitions and req_batch[r] messages, and no more than most_bytes of payload (NULL = any number) unless one segment has more.
 -- req_start: see start_seq, used where the group's subscription is undecided.
+-- req_tag: the partition_tag of the names for which the caller uses the number req_partition; another partition's is unknown. NULL = not checked.
 -- One row per segment delivered; for a request with nothing, one row with partition_id NULL, the reason, and when the
 -- earliest cursor of its groups becomes ready, beside the database's own time in created_at.
 -- Plain requests are matched with cursors all at once; what is left, and everything special, is answered one by one.
 create or replace function queen.pop_v1(
     req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
-    req_lease uuid[], req_auto boolean[], req_start timestamptz[], most_bytes bigint default null
+    req_lease uuid[], req_auto boolean[], req_start timestamptz[], most_bytes bigint default null, req_tag integer[] default null
 ) returns table (
     request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
     from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
@@ -432,7 +438,7 @@ begin
         continue when (one_each and cardinality(array_remove(req_partition, null)) = 0)
             or (not one_each and array_position(req_partition, null) is null);
         d := queen.claim_plain(one_each, req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto,
-            most_bytes);
+            most_bytes, req_tag);
         if d.requests is not null then
             answered := answered || d.requests;
             return query
@@ -464,6 +470,6 @@ begin
     if cardinality(answered) < coalesce(cardinality(req_from), 0) then
         return query select * from queen.pop_one_by_one(
             (select array_agg(r order by r) from generate_series(1, cardinality(req_from)) r where r <> all (answered)),
-            req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto, req_start, most_bytes);
+            req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto, req_start, most_bytes, req_tag);
     end if;
 end $$;

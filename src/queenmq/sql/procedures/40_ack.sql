@@ -5,6 +5,7 @@ drop function if exists queen.ack_v1(bigint[], integer[], uuid[], bigint[], json
 drop function if exists queen.ack_v1(bigint[], integer[], uuid[], bigint[], jsonb[], boolean);
 drop function if exists queen.renew_v1(uuid, integer);
 drop function if exists queen.release_v1(uuid, bigint);
+drop function if exists queen.release_v1(uuid[], bigint);
 
 -- Settle the messages of one lease one by one. verdicts: [[seq, status, error], ...] with ascending seq and status
 -- completed, failed, retry or dlq. A completed or dead-lettered message settles everything before it. The first message
@@ -203,19 +204,23 @@ begin
 end $$;
 
 -- Give leases back unused: nothing is counted and the messages are available at once.
--- pid NULL: every partition of the leases. Returns how many partitions were freed.
-create or replace function queen.release_v1(leases uuid[], pid bigint) returns integer
+-- pid NULL: every partition of the leases. Returns the cursors that were freed.
+create or replace function queen.release_v1(leases uuid[], pid bigint)
+returns table (queue_name text, partition_name text, group_name text)
 language plpgsql as $$
-declare
-    freed integer;
 begin
-    with held as materialized (
-        select c.partition_id, c.group_id from queen.partition_consumers c
-        where c.lease_id = any (leases) and (pid is null or c.partition_id = pid) order by c.partition_id, c.group_id for update
-    )
-    update queen.partition_consumers c set lease_id = null, lease_to = null, lease_expires_at = null,
-        last_lease_id = c.lease_id, last_lease_to = c.acked_seq, ready_at = clock_timestamp()
-        from held h where c.partition_id = h.partition_id and c.group_id = h.group_id;
-    get diagnostics freed = row_count;
-    return freed;
+    return query
+        with held as materialized (
+            select c.partition_id, c.group_id from queen.partition_consumers c
+            where c.lease_id = any (leases) and (pid is null or c.partition_id = pid) order by c.partition_id, c.group_id for update
+        ), freed as (
+            update queen.partition_consumers c set lease_id = null, lease_to = null, lease_expires_at = null,
+                last_lease_id = c.lease_id, last_lease_to = c.acked_seq, ready_at = clock_timestamp()
+            from held h where c.partition_id = h.partition_id and c.group_id = h.group_id
+            returning c.partition_id, c.group_id
+        )
+        select q.name, p.name, g.name from freed f
+        join queen.partitions p on p.partition_id = f.partition_id
+        join queen.queues q on q.queue_id = p.queue_id
+        join queen.consumer_groups_metadata g on g.group_id = f.group_id;
 end $$;

@@ -43,10 +43,10 @@ begin
         q := queen.lock_queue(wanted.queue_name, true);
         with made as (
             insert into queen.partitions (queue_id, name) select q.queue_id, unnest(wanted.names)
-            on conflict (queue_id, name) do nothing returning partition_id
+            on conflict (queue_id, name) do nothing returning partition_id, name
         ), looked_up as (
-            insert into queen.partition_lookup (partition_id, queue_id, bounded, encrypted)
-            select m.partition_id, q.queue_id, q.max_size > 0, q.encryption_enabled from made m
+            insert into queen.partition_lookup (partition_id, queue_id, bounded, encrypted, tag)
+            select m.partition_id, q.queue_id, q.max_size > 0, q.encryption_enabled, queen.partition_tag(q.name, m.name) from made m
         )
         insert into queen.partition_consumers (partition_id, group_id, queue_id, start_from)
         select m.partition_id, g.group_id, q.queue_id,

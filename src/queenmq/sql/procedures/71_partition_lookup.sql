@@ -29,6 +29,8 @@ language sql stable as $$
                     when l.bounded <> (q.max_size > 0) then format('bounded is %s, but maxSize is %s', l.bounded, q.max_size)
                     when l.encrypted <> q.encryption_enabled
                         then format('encrypted is %s, but encryptionEnabled is %s', l.encrypted, q.encryption_enabled)
+                    when l.tag <> queen.partition_tag(q.name, p.name)
+                        then format('tag is %s, not %s', queen.partition_tag(q.name, p.name), l.tag)
                     when l.last_seq < f.given_out then format('last message is %s, not %s', f.given_out, l.last_seq)
                     when l.last_seq < l.trimmed_seq then format('last message %s is below the trimmed %s', l.last_seq, l.trimmed_seq)
                     when l.trimmed_seq > f.below_first then format('trimmed up to %s, but message %s is there', l.trimmed_seq, f.below_first + 1)
@@ -69,7 +71,8 @@ begin
     perform 1 from queen.partition_lookup l where l.partition_id = any (wrong) order by l.partition_id for no key update;
     foreach pid in array coalesce(wrong, '{}') loop
         repaired := repaired + 1;
-        select x.queue_id, q.max_size > 0 as bounded, q.encryption_enabled as encrypted into p
+        select x.queue_id, q.max_size > 0 as bounded, q.encryption_enabled as encrypted,
+            queen.partition_tag(q.name, x.name) as tag into p
             from queen.partitions x join queen.queues q using (queue_id) where x.partition_id = pid;
         if not found then
             delete from queen.partition_lookup l where l.partition_id = pid;
@@ -78,7 +81,7 @@ begin
         select * into f from queen.partition_facts(pid);
         insert into queen.partition_lookup (partition_id, queue_id, trimmed_seq) values (pid, p.queue_id, coalesce(f.below_first, f.given_out))
             on conflict (partition_id) do nothing;
-        update queen.partition_lookup l set queue_id = p.queue_id, bounded = p.bounded, encrypted = p.encrypted,
+        update queen.partition_lookup l set queue_id = p.queue_id, bounded = p.bounded, encrypted = p.encrypted, tag = p.tag,
             last_seq = greatest(l.last_seq, f.given_out),
             trimmed_seq = least(l.trimmed_seq, f.below_first, greatest(l.last_seq, f.given_out)),
             dedup_floor = least(l.dedup_floor, l.trimmed_seq, f.below_first, greatest(l.last_seq, f.given_out)),

@@ -6,10 +6,11 @@ select * from queen.ensure_partitions_v1($1, $2);
 
 -- name: push
 select * from queen.push_v1($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::uuid[], $5, $6, $7, $8, $9,
-    $10::text::uuid[], $11::text::integer[], $12::text::integer[], $13::text::integer[], $14::text::integer[]);
+    $10::text::uuid[], $11::text::integer[], $12::text::integer[], $13::text::integer[], $14::text::integer[],
+    $15::text::integer[]);
 
 -- name: push_segment
-select $1::bigint, queen.push_segment_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::uuid[], $11::text::integer[], $12);
+select $1::bigint, queen.push_segment_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::uuid[], $11::text::integer[], $12, $13);
 
 -- name: stored_keys
 select * from queen.stored_keys_v1($1, $2);
@@ -25,7 +26,7 @@ select name from queen.queues where name = any ($1::text[]);
 
 -- name: pop
 select * from queen.pop_v1($1::text::integer[], $2::text::integer[], $3::text::integer[], $4::text::bigint[], $5::text::integer[],
-    $6::text::integer[], $7::text::uuid[], $8::text::boolean[], $9, $10);
+    $6::text::integer[], $7::text::uuid[], $8::text::boolean[], $9, $10, $11::text::integer[]);
 
 -- name: pop_any
 -- Many pops of one group from any partition, one partition each: $2 leases, $3 batches, $4 how many, $5 bytes for each. Cursors are taken least
@@ -130,11 +131,12 @@ returning k.run::integer, c.lease_id is null as released, c.lease_id is null and
 select * from queen.renew_v1($1, $2);
 
 -- name: release
-select queen.release_v1($1, $2);
+select * from queen.release_v1($1, $2);
 
 -- name: transaction
 select * from queen.transaction_v1($1, $2, $3, $4, $5, $6, $7::text::bigint[], $8::text::integer[], $9::text::uuid[], $10::text::uuid[],
-    $11, $12, $13, $14, $15, $16::text::uuid[], $17::text::integer[], $18::text::integer[], $19::text::integer[], $20::text::integer[]);
+    $11, $12, $13, $14, $15, $16::text::uuid[], $17::text::integer[], $18::text::integer[], $19::text::integer[], $20::text::integer[],
+    $21::text::integer[]);
 
 -- name: lease_among
 -- Which of these leases holds a cursor, or held it last.
