@@ -3,52 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from itertools import pairwise
 
 import pytest
 
-from queenmq.engine.config import EngineConfig
-from queenmq.engine.waiters import Key, Waiters
+from queenmq.engine.waiters import Key
 from tests.engine.saying import until
-
-KEY = Key("g", "orders")
-NEVER = EngineConfig(dsn="", poll_first=3600, poll_max=3600)
-QUICK = EngineConfig(dsn="", poll_first=0.005, poll_threshold=2, poll_multiplier=2, poll_max=0.02)
-
-
-class Poll:
-    def __init__(self, room: Room, key: Key = KEY) -> None:
-        self.key = key
-        self.gone = False
-        self.ticket = room.waiters.ticket()
-
-
-class Room:
-    """Waiters whose looks are written down."""
-
-    def __init__(self, config: EngineConfig = NEVER) -> None:
-        self.woken: list[Poll] = []
-        self.attendance = Counter[str | None]()
-        self.waiters: Waiters[Poll] = Waiters(config, self.woken.append, self)
-
-    def arrived(self, queue: str | None) -> None:
-        self.attendance[queue] += 1
-
-    def left(self, queue: str | None) -> None:
-        self.attendance[queue] -= 1
-
-    def arrives(self, key: Key = KEY) -> Poll:
-        """A pop that looks at once."""
-        poll = Poll(self, key)
-        assert self.waiters.enter(poll)
-        return poll
-
-    def parks(self, key: Key = KEY, ready_in: float | None = None) -> Poll:
-        poll = Poll(self, key)
-        if self.waiters.enter(poll):
-            self.waiters.park(poll, ready_in)
-        return poll
+from tests.engine.waiting_room import KEY, QUICK, Poll, Room
 
 
 @pytest.fixture
@@ -228,6 +189,22 @@ async def test_looking_again_and_again_leaves_nothing_behind() -> None:
         await until(lambda looks=looks: len(room.woken) == looks)  # type: ignore[misc]
         room.waiters.park(room.woken[-1], 3600)
     assert len(room.waiters._due) <= 2
+
+
+async def test_who_leaves_on_the_way_sends_the_next_one(room: Room) -> None:
+    first, second = room.parks(), room.parks()
+    room.waiters.pushed("orders", "p")
+    room.waiters.left(first)
+    assert room.woken == [first, second]
+
+
+async def test_who_fails_does_not_send_the_others_after_him(room: Room) -> None:
+    first = room.parks()
+    room.parks()
+    room.waiters.pushed("orders", "p")
+    room.waiters.failed(first)
+    assert room.woken == [first]
+    assert room.waiters.parked == 1
 
 
 class TestNamespaces:

@@ -143,7 +143,7 @@ class Siblings:
         sent, the last counts."""
         siblings: Iterable[_Sibling] = self._siblings.values()
         if concerning is not None:
-            siblings = [one for one in siblings if concerning in one.waits_for]
+            siblings = _those_waiting(siblings, concerning)
         self._tell(siblings, ("told", *name), (kind, payload))
 
     def tell_one(self, number: int, kind: int, name: tuple[str, ...], payload: bytes) -> None:
@@ -152,9 +152,12 @@ class Siblings:
 
     def waited_for(self, name: str) -> bool:
         """Whether somebody waits for this, here or at a sibling, or did a moment ago."""
-        if name in self._here or name in self._resting:
+        if self.waited_for_here(name):
             return True
-        return any(name in one.waits_for for one in self._siblings.values())
+        return bool(_those_waiting(self._siblings.values(), name))
+
+    def waited_for_here(self, name: str) -> bool:
+        return name in self._here or name in self._resting
 
     def glimpsed(self, name: str) -> None:
         """Somebody has asked for this without waiting, and may do so again."""

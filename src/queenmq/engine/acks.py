@@ -67,7 +67,8 @@ class AckRequest:
 
 
 class Acks:
-    """`freed` is told which partitions are free for a group and have more messages."""
+    """`freed` is told which partitions are free for a group and have more messages, `released` of every lease that has
+    ended: its queue, its partition's uid and its group."""
 
     def __init__(
         self,
@@ -77,12 +78,14 @@ class Acks:
         budget: Budget,
         *,
         freed: Callable[[str, str, str], None],
+        released: Callable[[str, str, str], None],
         written: Callable[[int], None],
     ) -> None:
         self._config = config
         self._links = links
         self._leases = leases
         self._freed = freed
+        self._released = released
         self._written = written
         self._loop = asyncio.get_running_loop()
         self.batcher: Batcher[AckRequest] = Batcher(
@@ -156,6 +159,7 @@ class Acks:
                 stretch.done = True
             if released and held is not None:
                 self._leases.forget(leases[number - 1] or "", run[0][1].partition_uid)
+                self._released(held.queue, run[0][1].partition_uid, held.group)
                 if more:
                     self._freed(held.queue, held.partition, held.group)
         return [part for run in refused.values() for part in run]
@@ -181,6 +185,7 @@ class Acks:
             for result in stretch.results:
                 if result.lease_released and result.queue is not None and result.partition is not None:
                     self._leases.forget(stretch.lease_id or "", stretch.partition_uid)
+                    self._released(result.queue, stretch.partition_uid, request.group)
                     freed.add((result.queue, result.partition, request.group))
         for each in freed:
             self._freed(*each)

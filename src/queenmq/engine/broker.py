@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import asyncpg
 
+from ..cluster.shared_state import SharedState
 from ..cluster.siblings import Siblings
 from ..domain.cipher import Cipher
-from ..domain.segments import PushItem, Receipt, Segment
+from ..domain.segments import DEFAULT_PARTITION, PushItem, Receipt, Segment
 from ..storage.ack import AckItem, Renewal
+from ..storage.directory import Directory
 from ..storage.errors import StorageError
 from ..storage.pool import connect, create_pool
 from ..storage.pop import QUEUE_MODE, PopResult
@@ -34,6 +36,7 @@ from .leases import LeaseMemory
 from .links import Links
 from .pops import Pops
 from .pushes import Pushes
+from .refreshing import Refresher
 from .renewals import Renewals
 from .requests import PopAsk, TransactionAsk
 from .transactions import Transactions
@@ -53,10 +56,11 @@ class Broker:
         config: EngineConfig,
         pool: asyncpg.Pool,
         cipher: Cipher | None = None,
-        siblings: Siblings | None = None,
+        share: Callable[[Directory], SharedState] | None = None,
     ) -> None:
-        self.store = Store(pool, cipher)
-        directory = self.store.directory
+        directory = Directory(config.max_partitions, config.partition_ttl, enabled=config.remember)
+        self.store = Store(pool, cipher, directory)
+        self.shared = (share or _alone)(directory)
         half = max(1, config.connections // 2)
         self._links = Links(partial(_connect, config), half)
         # A lease that a crash of PostgreSQL loses is a delivery that happens again, which it may: no wait for the disk.
@@ -66,22 +70,50 @@ class Broker:
         self._tidier = Tidier()
         self._tidying: asyncio.Task[None] | None = None
         self._stopping = False
-        self._siblings = siblings
         self.pops = Pops(
-            config, self._pop_links, directory, self.leases, cipher, written=self._written, attendance=siblings
+            config,
+            self._pop_links,
+            directory,
+            self.leases,
+            cipher,
+            written=self._written,
+            freed=self._freed,
+            shared=self.shared,
         )
         self.pushes = Pushes(config, self._links, directory, cipher, self.budget, pushed=self._pushed)
-        self.acks = Acks(config, self._links, self.leases, self.budget, freed=self._freed, written=self._written)
+        released = self.shared.lease_released
+        self.acks = Acks(
+            config,
+            self._links,
+            self.leases,
+            self.budget,
+            freed=self._freed,
+            released=released,
+            written=self._written,
+        )
         self.transactions = Transactions(
-            config, self._links, directory, cipher, self.budget, pushed=self._pushed, freed=self._freed
+            config,
+            self._links,
+            directory,
+            cipher,
+            self.budget,
+            pushed=self._pushed,
+            freed=self._freed,
+            released=released,
         )
         self.renewals = Renewals(config, self._links)
-        if siblings is not None:
-            siblings.listen(self.pops.waiters)
+        self._refresher = Refresher(self.store, self.shared, config.refresh_every)
+        self.shared.listen(self.pops.waiters, self._refresher.soon, self._refresher.learn)
 
     @classmethod
-    async def open(cls, config: EngineConfig, cipher: Cipher | None = None, siblings: Siblings | None = None) -> Broker:
-        """Connections are opened when they are needed, so PostgreSQL may be away meanwhile."""
+    async def open(
+        cls,
+        config: EngineConfig,
+        cipher: Cipher | None = None,
+        share: Callable[[Directory], SharedState] | None = None,
+    ) -> Broker:
+        """Connections are opened when they are needed, so PostgreSQL may be away meanwhile. `share` makes what this
+        worker shares with others; without it, it is alone."""
         pool = await create_pool(
             config.dsn,
             size=config.admin_connections,
@@ -89,7 +121,7 @@ class Broker:
             connect_timeout=config.connect_timeout,
             pgbouncer=config.pgbouncer,
         )
-        return cls(config, pool, cipher, siblings)
+        return cls(config, pool, cipher, share)
 
     async def drain(self) -> None:
         """Take nothing new, answer parked pops with nothing, finish what is under way."""
@@ -102,8 +134,8 @@ class Broker:
     async def close(self) -> None:
         if self._tidying is not None:
             self._tidying.cancel()
-        if self._siblings is not None:
-            self._siblings.close()
+        self._refresher.close()
+        self.shared.close()
         await self._links.close()
         await self._pop_links.close()
         await self.store.close()
@@ -143,6 +175,11 @@ class Broker:
         self._check_open()
         return self.renewals.add(lease_id, seconds)
 
+    def notify(self, queue: str, partition: str | None) -> None:
+        """Somebody says that there are messages: let all who wait for them look, here and elsewhere."""
+        self.pops.waiters.announced(queue, partition)
+        self.shared.message_available([(queue, partition or DEFAULT_PARTITION)])
+
     def _check_open(self) -> None:
         if self._stopping:
             raise Stopping("the server is stopping; connect again")
@@ -154,13 +191,11 @@ class Broker:
             for segment in segments:
                 if segment.last_seq:
                     waiters.pushed(segment.queue, segment.partition)
-        if self._siblings is not None:
-            self._siblings.pushed((segment.queue, segment.partition) for segment in segments if segment.last_seq)
+        self.shared.message_available([(each.queue, each.partition) for each in segments if each.last_seq])
 
     def _freed(self, queue: str, partition: str, group: str) -> None:
         self.pops.waiters.freed(queue, partition, group)
-        if self._siblings is not None:
-            self._siblings.freed(queue, partition, group)
+        self.shared.partition_free(queue, partition, group)
 
     def _written(self, cursors: int) -> None:
         """So many cursors were written: now and then their table wants tidying."""
@@ -192,7 +227,12 @@ class Broker:
             "leases": {"remembered": len(self.leases), "given_back": self.pops.returns.count},
             "connections": {"open": self._links.open + self._pop_links.open, "healthy": self.healthy},
             "pending_bytes": self.budget.used,
-        } | ({} if self._siblings is None else {"siblings": self._siblings.stats()})
+            "siblings": self.shared.siblings.stats(),
+        }
+
+
+def _alone(directory: Directory) -> SharedState:
+    return SharedState(Siblings(0, None, {}), directory)
 
 
 async def _connect(config: EngineConfig, *, lazy_commit: bool = False) -> asyncpg.Connection:

@@ -24,3 +24,7 @@ class EngineConfig:
     poll_threshold: int = 3
     poll_multiplier: float = 2.0
     poll_max: float = 1.0
+    remember: bool = True
+    max_partitions: int = 100_000
+    partition_ttl: float = 300.0
+    refresh_every: float = 60.0

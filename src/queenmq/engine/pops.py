@@ -16,8 +16,9 @@ from typing import Final, Literal
 import asyncpg
 
 from .. import sql
+from ..cluster.shared_state import SharedState
 from ..domain.cipher import Cipher
-from ..domain.ids import new_id
+from ..domain.ids import new_id, partition_tag
 from ..domain.segments import SEPARATOR
 from ..storage import pop as storage
 from ..storage.ack import release
@@ -34,15 +35,14 @@ from .persistence import persist
 from .pop_states import Progress, State, Tally
 from .requests import PopAsk
 from .returns import Returns
-from .waiters import Attendance, Key, Waiters
+from .waiters import Key, Waiters
 
 _log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 0.001  # a consumer waits: a second flush starts beside one that takes longer than this
-_PATIENT: Final = 0.1  # seconds; who waits longer may let others look first
 _LEAST_PER_LINK: Final = 64
 _LEAST_BYTES: Final = 65_536
-_OVERTIME: Final = 1.0  # seconds
+_OVERTIME: Final = 0.025  # seconds: who waits with little patience still gets what is there
 _ATTEMPTS_TO_RESOLVE: Final = 2
 
 
@@ -94,9 +94,16 @@ class PopJob:
 
     def request(self) -> PopRequest:
         ask = self.ask
-        groups = list(self.groups)
+        tag = None if ask.partition is None else partition_tag(ask.queue or "", ask.partition)
         return PopRequest(
-            groups, self.partition_id, ask.batch, ask.partitions, ask.auto_ack, self.start, lease_id=self.lease_id
+            list(self.groups),
+            self.partition_id,
+            ask.batch,
+            ask.partitions,
+            ask.auto_ack,
+            self.start,
+            lease_id=self.lease_id,
+            tag=tag,
         )
 
 
@@ -112,7 +119,8 @@ class Pops:
         cipher: Cipher | None,
         *,
         written: Callable[[int], None],
-        attendance: Attendance | None = None,
+        freed: Callable[[str, str, str], None],
+        shared: SharedState,
     ) -> None:
         self._config = config
         self._links = links
@@ -120,11 +128,13 @@ class Pops:
         self._leases = leases
         self._cipher = cipher
         self._written = written
+        self._freed = freed
+        self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._stopping = False
         self._unreadable: set[str] = set()
         self.tally = Tally()
-        self.waiters: Waiters[PopJob] = Waiters(config, self._again, attendance)
+        self.waiters: Waiters[PopJob] = Waiters(config, self._again, shared)
         self.batcher: Batcher[PopJob] = Batcher(
             self._flush,
             patience=_PATIENCE,
@@ -132,7 +142,7 @@ class Pops:
             max_flushes=max(1, config.connections // 2),
             gather=config.batch_wait,
         )
-        self.returns = Returns(config, links, self.batcher.stats)
+        self.returns = Returns(config, links, self.batcher.stats, freed)
 
     def add(self, ask: PopAsk) -> asyncio.Future[PopResult]:
         future: asyncio.Future[PopResult] = self._loop.create_future()
@@ -144,10 +154,12 @@ class Pops:
             job.ticket = self.waiters.ticket()
             job.timer = self._loop.call_at(job.deadline, self._expired, job)
             future.add_done_callback(partial(self._done, job))
-            if not self.waiters.enter(job, patient=ask.wait > _PATIENT):
+            if not self.waiters.enter(job, wait=ask.wait):
                 self.tally.move(job.progress, State.EMPTY)
                 job.parked = True
                 return future
+        elif ask.queue is not None and ask.partition is not None:
+            self._shared.asked(ask.queue)
         self.batcher.add(job)
         return future
 
@@ -157,13 +169,16 @@ class Pops:
         self.batcher.add(job)
 
     def _expired(self, job: PopJob) -> None:
-        """Its time is up. While it is on its way, the answer it comes back with counts, if that does not take too long;
-        what comes later is given back."""
+        """Its time is up. While it is on its way, the answer it comes back with counts a moment longer; what comes
+        after that is given back. A look that acknowledges what it delivers cannot give back: once it has begun, it is
+        waited for."""
         if job.future.done():
             return
-        if job.parked or self._loop.time() > job.deadline + _OVERTIME / 2:
+        late = self._loop.time() > job.deadline + _OVERTIME / 2
+        acknowledging = job.ask.auto_ack and job.progress.state is not State.PENDING
+        if job.parked or (late and not acknowledging):
             job.future.set_result(PopResult([], "empty"))
-        elif not job.ask.auto_ack:  # what is acknowledged with its delivery cannot be given back
+        elif not late:
             job.timer = self._loop.call_at(job.deadline + _OVERTIME, self._expired, job)
 
     def _done(self, job: PopJob, _: object) -> None:
@@ -187,12 +202,32 @@ class Pops:
         await self.returns.finish()
 
     async def _flush(self, jobs: list[PopJob]) -> None:
+        jobs = self._without_hope(jobs)
+        if not jobs:
+            return
         chunks = self._spread(jobs)
         stats = self.batcher.stats
         if len(chunks) == 1:
             await isolated(jobs, self._advance, stats, self._failed)
         else:
             await asyncio.gather(*[isolated(chunk, self._advance, stats, self._failed) for chunk in chunks])
+
+    def _without_hope(self, jobs: list[PopJob]) -> list[PopJob]:
+        """Answer those whose partition is leased, as far as we have heard; the others are left."""
+        left = []
+        for job in jobs:
+            queue, partition = job.ask.queue, job.ask.partition
+            if (
+                queue is None
+                or partition is None
+                or job.future.done()
+                or not self._shared.likely_leased(queue, partition, job.ask.group)
+            ):
+                left.append(job)
+            else:
+                self.tally.move(job.progress, State.RESOLVING)
+                self._nothing(job, PopResult([], "empty"))
+        return left
 
     def _failed(self, jobs: list[PopJob], error: Exception) -> None:
         fail(jobs, error)
@@ -202,7 +237,7 @@ class Pops:
         for job in jobs:
             self.tally.move(job.progress, State.FAILED)
             if job.ask.wait > 0:
-                self.waiters.left(job)
+                self.waiters.failed(job)
 
     def _spread(self, jobs: list[PopJob]) -> list[list[PopJob]]:
         """Few requests go together; many are dealt out to several connections."""
@@ -232,8 +267,8 @@ class Pops:
             open_jobs = []
             for job, result in zip(asked, won, strict=True):
                 results[id(job)] = result
-                if result.reason == "unknown_group":  # it was deleted since we remembered it; register it again
-                    self._forget(job)
+                if result.reason in ("unknown_group", "unknown_partition"):  # not what we remember; look it up again
+                    self._forget(job, result)
                     self.tally.move(job.progress, State.RESOLVING)
                     open_jobs.append(job)
             if not open_jobs:
@@ -252,14 +287,19 @@ class Pops:
         leases = [job.lease_id for job in jobs]
         if lost:
             self.returns.doubt(leases)
-        await release(db, leases)
+        for freed in await release(db, leases):
+            self._freed(*freed)
         for job in jobs:
             job.lease_id = new_id()
             job.asked = False
 
-    def _forget(self, job: PopJob) -> None:
-        for queue in job.groups.values():
-            self._directory.forget_group(queue, job.ask.group)
+    def _forget(self, job: PopJob, result: PopResult) -> None:
+        ask = job.ask
+        if ask.queue is not None and ask.partition is not None:  # with the group, its queue and partition may be gone
+            self._directory.forget_partitions([(ask.queue, ask.partition)])
+        if result.reason == "unknown_group":
+            for queue in job.groups.values():
+                self._directory.forget_group(queue, ask.group)
         job.groups = {}
 
     async def _resolve(self, db: asyncpg.Connection, jobs: Sequence[PopJob]) -> None:
@@ -316,6 +356,9 @@ class Pops:
         return groups
 
     def _settle(self, job: PopJob, result: PopResult) -> None:
+        if job.asked and job.ask.queue is not None and job.ask.partition is not None:
+            leased = not result.claims and (result.ready_in or 0) > 0
+            self._shared.looked(job.ask.queue, job.ask.partition, job.ask.group, leased=leased)
         job.asked = False
         if job.progress.state is State.PENDING:  # its client had left before anything was asked
             self.tally.move(job.progress, State.RESOLVING)
@@ -338,8 +381,6 @@ class Pops:
 
     def _nothing(self, job: PopJob, result: PopResult) -> None:
         ask = job.ask
-        if ask.queue is not None and ask.partition is not None and result.reason == "unknown_partition":
-            self._directory.forget_partitions([(ask.queue, ask.partition)])  # it was deleted, and may be made again
         self.tally.move(job.progress, State.EMPTY)
         if job.future.done():
             if ask.wait > 0:
@@ -359,6 +400,8 @@ class Pops:
                 claim.segments = [self._decrypted(claim.queue, row) for row in claim.segments]
         if not job.ask.auto_ack:
             self._leases.remember(job.lease_id, job.ask.group, claims)
+            for claim in claims:
+                self._shared.lease_acquired(claim.queue, claim.partition_uid, job.ask.group)
 
     def _decrypted(self, queue: str, row: SegmentRow) -> SegmentRow:
         """What cannot be read is delivered as it is stored: refusing it would lose it, or hold up the partition."""

@@ -2,18 +2,20 @@
 
 A lease whose client has left is given back at once. One that a lost statement may have won is given back more than
 once: PostgreSQL may still be at that statement when we have long turned away from it, and win the lease afterwards.
+Whoever waits for a partition that becomes free by this is told.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 import asyncpg
 
-from ..storage.ack import release
+from ..storage.ack import Freed, release
 from ..storage.errors import DatabaseUnavailable, StorageError
 from .config import EngineConfig
 from .links import Links
@@ -28,13 +30,17 @@ _log = logging.getLogger(__name__)
 
 
 class Returns:
-    """`count`: the leases given back because their clients had left."""
+    """`count`: the leases given back because their clients had left. `freed` is told of queue, partition and group of
+    each cursor that is free again."""
 
-    def __init__(self, config: EngineConfig, links: Links, stats: OperationStats) -> None:
+    def __init__(
+        self, config: EngineConfig, links: Links, stats: OperationStats, freed: Callable[[str, str, str], None]
+    ) -> None:
         self._patience = config.retry_timeout
         self._pauses = (*_LATER, config.statement_timeout_ms / 1000 + _LAST)
         self._links = links
         self._stats = stats
+        self._freed = freed
         self._loop = asyncio.get_running_loop()
         self._leases: list[str] = []
         self._running: asyncio.Task[None] | None = None
@@ -74,13 +80,16 @@ class Returns:
     async def _give_back(self, leases: list[str]) -> bool:
         """False when it has to be tried again."""
         try:
-            await persist(self._links, partial(_release, leases), patience=self._patience, stats=self._stats)
+            freed = await persist(self._links, partial(_release, leases), patience=self._patience, stats=self._stats)
         except (StorageError, asyncpg.PostgresError) as error:
             if isinstance(error, DatabaseUnavailable) and not self._stopping:
                 return False
             _log.warning("%d leases could not be given back, and will run out: %s", len(leases), error)
+            return True
+        for each in freed:
+            self._freed(*each)
         return True
 
 
-async def _release(leases: list[str], db: asyncpg.Connection, again: bool) -> None:
-    await release(db, leases)
+async def _release(leases: list[str], db: asyncpg.Connection, again: bool) -> list[Freed]:
+    return await release(db, leases)

@@ -52,6 +52,7 @@ class Transactions:
         *,
         pushed: Callable[[Sequence[Segment]], None],
         freed: Callable[[str, str, str], None],
+        released: Callable[[str, str, str], None],
     ) -> None:
         self._config = config
         self._links = links
@@ -59,6 +60,7 @@ class Transactions:
         self._sealer = sealer
         self._pushed = pushed
         self._freed = freed
+        self._released = released
         self._loop = asyncio.get_running_loop()
         self.batcher: Batcher[TransactionRequest] = Batcher(
             self._flush, patience=0.0, max_items=1, max_flushes=max(1, config.connections // 4), budget=budget
@@ -87,12 +89,13 @@ class Transactions:
             request.future.set_result(committed)
         self._pushed(request.transaction.segments)
         freed = {
-            (result.queue, result.partition, item.group)
+            (result.queue, result.partition, item.group, item.partition_uid)
             for item, result in zip(request.acks, committed.acks, strict=True)
             if result.lease_released and result.queue is not None and result.partition is not None
         }
-        for each in freed:
-            self._freed(*each)
+        for queue, partition, group, uid in freed:
+            self._released(queue, uid, group)
+            self._freed(queue, partition, group)
 
 
 async def _attempt(transaction: Transaction, db: asyncpg.Connection, again: bool) -> Committed:

@@ -2,14 +2,17 @@
 
 Waiters of one key stand in one line, the longest waiter first. A push or a freed partition wakes as many as there is
 work for; otherwise one of them looks for all: when the earliest cursor becomes ready, and at growing intervals in case
-nothing told us, which is how messages pushed through other servers are found. A waiter that finds nothing takes its old
-place. News that comes while waiters are on their way is kept for them, so none is lost between a look and the parking.
+nothing told us. Such looks of many lines happen at the same moments, in one flush. A waiter that finds nothing takes
+its old place. News that comes while waiters are on their way is kept for them, so none is lost between a look and the
+parking.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,11 +21,10 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from .config import EngineConfig
 
 _SOONEST: Final = 0.002  # a cursor may say "now" while the push that woke it is still being committed
-_TOGETHER: Final = 0.02  # keys whose turn comes within this time look together, in one flush,
-_TOGETHER_SHARE: Final = 0.1  # or within this share of the longest interval, when many keys wait
-_MANY: Final = 10
+_DOUBLINGS: Final = 10  # of that, while a cursor goes on saying "now" and nothing is found: somebody has it locked
 _OTHERS: Final = 1000
 _FRESH: Final = 0.02  # for so long, what one has not found another need not look for
+_PATIENT: Final = 0.1  # seconds before the end of its wait by which the look that a waiter relies on must begin
 
 
 class Key(NamedTuple):
@@ -56,9 +58,10 @@ class Line(Generic[W]):
     """The waiters of one key.
 
     `looking`: how many are on their way; `credit`: for how many more there is work; `probing`: the last look was on
-    suspicion, so when it finds something there may be more; `empty_at`: when one last found nothing, 0 after news;
-    `due`: when one looks again for all. Without a queue: `queues` are those it found for its namespace and task,
-    `others` those that had news and were not among them.
+    suspicion, so when it finds something there may be more; `empties`: how often in a row they came back with nothing;
+    `empty_at`: when one last did, 0 after news; `overdue`: how often in a row although a cursor was ready; `due`: when
+    one looks again for all, and `ready`: there is work then. Without a queue: `queues` are those it found for its
+    namespace and task, `others` those that had news and were not among them.
     """
 
     waiting: list[tuple[int, W]] = field(default_factory=list)
@@ -69,7 +72,9 @@ class Line(Generic[W]):
     empties: int = 0
     interval: float = 0.0
     empty_at: float = 0.0
+    overdue: int = 0
     due: float = 0.0
+    ready: bool = False
     queues: frozenset[str] = frozenset()
     others: set[str] = field(default_factory=set)
 
@@ -88,9 +93,9 @@ class Line(Generic[W]):
 class Attendance(Protocol):
     """Whom it concerns that somebody waits for a queue; None: for any queue of a namespace."""
 
-    def arrived(self, queue: str | None) -> None: ...
+    def arrived(self, queue: str | None, partition: str | None) -> None: ...
 
-    def left(self, queue: str | None) -> None: ...
+    def left(self, queue: str | None, partition: str | None) -> None: ...
 
 
 class Waiters(Generic[W]):
@@ -103,6 +108,7 @@ class Waiters(Generic[W]):
         self._lines: dict[Key, Line[W]] = {}
         self._topics: dict[tuple[str | None, str | None], set[Key]] = {}
         self._due: list[tuple[float, int, Key]] = []
+        self._rounds: list[float] = []  # the moments to come at which lines look together, in order
         self._tickets = count(1)
         self._order = count()
         self._loop = asyncio.get_running_loop()
@@ -117,23 +123,31 @@ class Waiters(Generic[W]):
     def ticket(self) -> int:
         return next(self._tickets)
 
-    def enter(self, waiter: W, *, patient: bool = True) -> bool:
-        """A pop that may wait begins. True: it looks now. False: another has just found nothing, so it is parked, and
-        will look soon; not when it has no time for that (`patient`)."""
-        line = self._lines.get(waiter.key)
-        if line is None:
-            line = self._lines[waiter.key] = Line(interval=self._config.poll_first)
-            self._topics.setdefault(waiter.key.topic, set()).add(waiter.key)
-            if self._attendance is not None:
-                self._attendance.arrived(waiter.key.queue)
-        since = self._loop.time() - line.empty_at
-        if since > _FRESH or line.credit or not patient:
+    def enter(self, waiter: W, *, wait: float = math.inf) -> bool:
+        """A pop that may wait, for so many seconds, begins. True: it looks now. False: it is parked behind others, and
+        the first of them looks soon, or in a line that has backed off when its turn comes; or, alone, because another
+        has just found nothing."""
+        line = self._lines.get(waiter.key) or self._form(waiter.key)
+        now = self._loop.time()
+        since = now - line.empty_at
+        if len(line.waiting) == line.gone and (since > _FRESH or line.credit or wait <= _PATIENT):
             line.looking += 1
             return True
         heapq.heappush(line.waiting, (waiter.ticket, waiter))
         self.parked += 1
-        self._schedule(waiter.key, line, _FRESH - since)
+        if not (self._backed_off(line) and line.due and line.due <= now + wait - _PATIENT):
+            self._schedule(waiter.key, line, max(_FRESH - since, _SOONEST))
         return False
+
+    def _form(self, key: Key) -> Line[W]:
+        line = self._lines[key] = Line(interval=self._config.poll_first)
+        self._topics.setdefault(key.topic, set()).add(key)
+        if self._attendance is not None:
+            self._attendance.arrived(*key.topic)
+        return line
+
+    def _backed_off(self, line: Line[W]) -> bool:
+        return line.empties >= self._config.poll_threshold
 
     def found(self, waiter: W) -> None:
         """It is back with an answer, and leaves."""
@@ -152,18 +166,34 @@ class Waiters(Generic[W]):
             line.queues = frozenset(queues)
         line.looking -= 1
         line.probing = False
-        line.empties += 1
         line.empty_at = 0.0 if line.credit else self._loop.time()
-        if line.empties > self._config.poll_threshold:
-            line.interval = min(line.interval * self._config.poll_multiplier, self._config.poll_max)
+        if not line.looking:  # of those who looked together, one counts
+            line.empties += 1
+            if self._backed_off(line):
+                line.interval = min(line.interval * self._config.poll_multiplier, self._config.poll_max)
         heapq.heappush(line.waiting, (waiter.ticket, waiter))
         self.parked += 1
-        if ready_in is not None and ready_in < line.interval:
-            self._schedule(waiter.key, line, max(ready_in, _SOONEST))
+        if ready_in is not None:
+            self._await_cursor(waiter.key, line, ready_in)
         self._look(waiter.key, line)
 
+    def _await_cursor(self, key: Key, line: Line[W], ready_in: float) -> None:
+        """Look when it is ready, unless one looks before that anyhow, and then knows better."""
+        wait = max(ready_in, _SOONEST * 2.0**line.overdue)
+        line.overdue = min(line.overdue + 1, _DOUBLINGS) if ready_in <= 0 else 0
+        if wait < line.interval:
+            self._schedule(key, line, wait, ready=True)
+
     def left(self, waiter: W) -> None:
-        """It is back with nothing, or with an error, and leaves."""
+        """It is back with nothing, perhaps without having looked, and leaves: the next one goes in its place."""
+        line = self._lines[waiter.key]
+        line.looking -= 1
+        if line.waiting:
+            line.credit = max(line.credit, 1)
+        self._look(waiter.key, line)
+
+    def failed(self, waiter: W) -> None:
+        """It is back with an error, and leaves. The others are not sent after it one by one: they keep their turn."""
         line = self._lines[waiter.key]
         line.looking -= 1
         self._look(waiter.key, line)
@@ -184,6 +214,15 @@ class Waiters(Generic[W]):
         for topic in ((queue, None), (queue, partition)):
             for key in tuple(self._topics.get(topic, ())):
                 self.news(key)
+        for key in self._elsewhere(queue):
+            self.news(key)
+
+    def announced(self, queue: str, partition: str | None) -> None:
+        """Somebody says that a partition has new messages, or some partition of the queue: of each key one looks."""
+        for key in [
+            key for key in self._lines if key.queue == queue and partition in (None, key.partition or partition)
+        ]:
+            self.news(key)
         for key in self._elsewhere(queue):
             self.news(key)
 
@@ -212,7 +251,8 @@ class Waiters(Generic[W]):
         return [waiter for line in self._lines.values() for _, waiter in line.waiting if not waiter.gone]
 
     def _look(self, key: Key, line: Line[W]) -> None:
-        """Send waiters for the work that is known; keep the others' next look in the calendar."""
+        """Send waiters for the work that is known; keep the others' next look in the calendar. While one is on the way
+        there is none to keep: it begins with what he comes back with."""
         while line.credit and line.waiting:
             waiter = heapq.heappop(line.waiting)[1]
             if waiter.gone:
@@ -222,30 +262,56 @@ class Waiters(Generic[W]):
             line.looking += 1
             self.parked -= 1
             self._wake(waiter)
+        if line.looking:
+            return
         if line.waiting:
             self._schedule(key, line, line.interval)
-        elif not line.looking:
+        else:
             del self._lines[key]
             keys = self._topics[key.topic]
             keys.discard(key)
             if not keys:
                 del self._topics[key.topic]
             if self._attendance is not None:
-                self._attendance.left(key.queue)
+                self._attendance.left(*key.topic)
+
+    def stats(self) -> dict[str, int]:
+        lines = self._lines.values()
+        return {
+            "waiters": self.parked,
+            "groups_tracked": len(lines),
+            "groups_in_flight": sum([line.looking > 0 for line in lines]),
+            "groups_backed_off": sum([self._backed_off(line) for line in lines]),
+            "queues": len({key.queue for key in self._lines if key.queue is not None}),
+        }
 
     def _reset(self, line: Line[W]) -> None:
         line.empty_at = 0.0
         line.empties = 0
+        line.overdue = 0
         line.interval = self._config.poll_first
 
-    def _schedule(self, key: Key, line: Line[W], wait: float) -> None:
-        due = self._loop.time() + wait
-        if line.due and line.due <= due:
+    def _schedule(self, key: Key, line: Line[W], wait: float, *, ready: bool = False) -> None:
+        """One looks for all after this time at the latest; when a cursor is `ready` then, at exactly that time."""
+        now = self._loop.time()
+        if line.due and line.due <= now + wait:
             return
-        line.due = due
+        due = now + wait if ready else self._together(now, wait)
+        line.due, line.ready = due, ready
         heapq.heappush(self._due, (due, next(self._order), key))
         if self._timer is None or due < self._timer_at:
             self._set_timer(due)
+
+    def _together(self, now: float, wait: float) -> float:
+        """When others look too, if that is after half of the time at least: so lines with the same interval end up
+        looking at the same moments, whenever they formed."""
+        rounds, latest = self._rounds, now + wait
+        del rounds[: bisect_right(rounds, now)]
+        place = bisect_right(rounds, latest)
+        if place and rounds[place - 1] >= now + wait / 2:
+            return rounds[place - 1]
+        rounds.insert(place, latest)
+        return latest
 
     def _set_timer(self, at: float) -> None:
         if self._timer is not None:
@@ -255,19 +321,21 @@ class Waiters(Generic[W]):
 
     def _tick(self) -> None:
         self._timer = None
-        share = self._config.poll_max * _TOGETHER_SHARE if len(self._lines) > _MANY else 0.0
-        horizon = self._loop.time() + max(_TOGETHER, share)
+        now = max(self._loop.time(), self._timer_at)
         turns = []
-        while self._due and self._due[0][0] <= horizon:
+        while self._due and self._due[0][0] <= now:
             turns.append(heapq.heappop(self._due))
         for due, _, key in turns:
             line = self._lines.get(key)
-            if line is None or line.due != due:
-                continue
-            line.due = 0.0
-            if not line.looking:
-                line.credit = max(line.credit, 1)
-                line.probing = True
-            self._look(key, line)
+            if line is not None and line.due == due:
+                self._turn(key, line)
         if self._due and self._timer is None:
             self._set_timer(self._due[0][0])
+
+    def _turn(self, key: Key, line: Line[W]) -> None:
+        """It is time that one looks. One who is on the way already looks for all, unless he may have been too early."""
+        if line.ready or not line.looking:
+            line.credit = max(line.credit, 1)
+        line.probing = True
+        line.due, line.ready = 0.0, False
+        self._look(key, line)

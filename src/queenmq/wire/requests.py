@@ -75,5 +75,10 @@ class ConfigureBody(msgspec.Struct, gc=False):
     options: dict[str, msgspec.Raw] | None = None
 
 
+class NotifyBody(msgspec.Struct, gc=False):
+    queue: str | None = None
+    partition: str | None = None
+
+
 class LeaseBody(msgspec.Struct, gc=False):
     seconds: int | float | None = None

@@ -1,4 +1,4 @@
-"""The bodies of transactions, of queue configurations and of lease extensions."""
+"""The bodies of transactions, of queue configurations, of notifications and of lease extensions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import msgspec
 from ...domain.options import OPTIONS
 from ...engine.requests import TransactionAsk
 from ...wire.names import InvalidValue, check_name
-from ...wire.requests import AckEntry, ConfigureBody, LeaseBody, OperationEntry, PushEntry, TransactionBody
+from ...wire.requests import (
+    AckEntry,
+    ConfigureBody,
+    LeaseBody,
+    NotifyBody,
+    OperationEntry,
+    PushEntry,
+    TransactionBody,
+)
 from ..errors import InvalidField
 from ..limits import Limits
 from .acks import check_acks
@@ -30,11 +38,13 @@ _TRANSACTION: Final = {
     **{f"operations[].{field}": phrase for field, phrase in PUSH_PHRASES.items() if field},
 }
 _CONFIGURE: Final = {"queue": "queue is required"}
+_NOTIFY: Final = _CONFIGURE
 _LEASE: Final = {"seconds": f"seconds must be an integer from 1 to {MAX_EXTENSION}"}
 
 _transaction: Final = msgspec.json.Decoder(TransactionBody)
 _configure: Final = msgspec.json.Decoder(ConfigureBody)
 _lease: Final = msgspec.json.Decoder(LeaseBody)
+_notify: Final = msgspec.json.Decoder(NotifyBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,14 @@ class Configuration:
     namespace: str | None
     task: str | None
     options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """`partition` None: any of the queue."""
+
+    queue: str
+    partition: str | None
 
 
 def parse_transaction(body: bytes, limits: Limits, pushes: PushParser) -> TransactionAsk:
@@ -95,6 +113,16 @@ def _scalar(raw: bytes) -> Any:
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
     return raw.decode(errors="replace")
+
+
+def parse_notify(body: bytes, limits: Limits) -> Notification:
+    decoded = decode(_notify, body, _NOTIFY, limits.max_json_depth)
+    if not decoded.queue:
+        raise missing("queue", _NOTIFY)
+    check_name("queue", decoded.queue, longest=limits.max_name_length)
+    if decoded.partition:
+        check_name("partition", decoded.partition, longest=limits.max_name_length)
+    return Notification(decoded.queue, decoded.partition or None)
 
 
 def parse_lease(body: bytes) -> int:
