@@ -30,6 +30,9 @@ class Plan(msgspec.Struct, frozen=True):
     """The file descriptor of what its siblings tell it, when it has siblings."""
     outboxes: dict[int, int] = {}
     """For each sibling, the file descriptor of that one's inbox."""
+    server_id: str = ""
+    gateway: int | None = None
+    """Which of the siblings speaks to other servers."""
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from queenmq.server import logs
+from queenmq.server import coordination, logs
 from queenmq.server.database import Database, open_database
 from queenmq.server.filelimit import raise_file_limit
 from queenmq.server.listening import Listening, bind
@@ -49,15 +50,19 @@ def serve(settings: Settings, *, ready: Callable[[Started], None]) -> None:
     logs.configure(settings.log_level, settings.log_format, "supervisor")
     raise_file_limit()
     listening = bind(settings.host, settings.port)
+    among = None
     try:
+        among = coordination.bind(settings)
         with StopSignals() as signals, open_database(settings, _log.info) as database:
             migrated = _bring_up(settings, database)
             started = Started(listening.url, settings.num_workers, database, migrated.server_version)
-            asyncio.run(_serve(settings, database, listening, signals, lambda: _say_ready(started, ready)))
+            asyncio.run(_serve(settings, database, listening, among, signals, lambda: _say_ready(started, ready)))
     except StopRequested:
         pass
     finally:
         listening.close()
+        if among is not None:
+            among.close()
     _log.info("stopped")
 
 
@@ -67,10 +72,20 @@ def _say_ready(started: Started, ready: Callable[[Started], None]) -> None:
 
 
 async def _serve(
-    settings: Settings, database: Database, listening: Listening, signals: StopSignals, ready: Callable[[], None]
+    settings: Settings,
+    database: Database,
+    listening: Listening,
+    among: socket.socket | None,
+    signals: StopSignals,
+    ready: Callable[[], None],
 ) -> None:
     loop = asyncio.get_running_loop()
-    supervisor = Supervisor(settings, database.dsn, listening)
+    name = coordination.server_name(settings, listening.port)
+    gateway = None
+    if among is not None:
+        session = await coordination.begin(settings, database.dsn, name)
+        gateway = coordination.gateway_for(settings, session, name, among)
+    supervisor = Supervisor(settings, database.dsn, listening, server_id=name, gateway=gateway)
 
     def failed(error: Exception) -> None:
         loop.call_soon_threadsafe(supervisor.fail, error)

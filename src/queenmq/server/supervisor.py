@@ -13,6 +13,8 @@ import signal
 import time
 from collections.abc import Callable
 
+from queenmq.cluster.gateway import Gateway
+from queenmq.cluster.siblings import Siblings
 from queenmq.server.acceptor import Acceptor
 from queenmq.server.control import Leaving, Load, Notice, Plan, Ready
 from queenmq.server.handle import State, WorkerHandle
@@ -34,15 +36,29 @@ class WorkersFailed(Exception):
 
 
 class Supervisor:
-    """Make it and use it inside the running event loop."""
+    """Make it and use it inside the running event loop. `gateway` makes what speaks to other servers, if there are any;
+    to them, this one is called `server_id`."""
 
-    def __init__(self, settings: Settings, dsn: str, listening: Listening) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        dsn: str,
+        listening: Listening,
+        *,
+        server_id: str = "",
+        gateway: Callable[[Siblings], Gateway] | None = None,
+    ) -> None:
         self._settings = settings
+        self._server_id = server_id
         self._dsn = dsn
         self._loop = asyncio.get_running_loop()
         self._workers: dict[int, WorkerHandle] = {}
         self._acceptor = Acceptor(listening, self._workers)
-        self._inboxes = Inboxes(settings.num_workers)
+        self._gateway_number = settings.num_workers if gateway is not None else None
+        self._inboxes = Inboxes(settings.num_workers + (gateway is not None))
+        self._gateway: Gateway | None = None
+        if gateway is not None:
+            self._gateway = gateway(Siblings(settings.num_workers, *self._inboxes.opened(settings.num_workers)))
         self._short_lives = dict.fromkeys(range(settings.num_workers), 0)
         self._replacements: dict[int, asyncio.TimerHandle] = {}
         self._died: dict[int, float] = {}
@@ -56,6 +72,8 @@ class Supervisor:
         """Serve until `stop`. `ready` is called when every worker can take connections."""
         self._loop.set_exception_handler(self._defect)
         try:
+            if self._gateway is not None:
+                self._gateway.open()
             for number in self._short_lives:
                 self._start(number)
             if await self._get_ready():
@@ -64,6 +82,8 @@ class Supervisor:
                 await self._end
         finally:
             await self._stop_workers()
+            if self._gateway is not None:
+                self._gateway.close()
             self._inboxes.close()
 
     def stop(self) -> None:
@@ -100,13 +120,26 @@ class Supervisor:
     def _start(self, number: int) -> None:
         self._replacements.pop(number, None)
         try:
-            worker = WorkerHandle(Plan(number, os.getpid(), self._dsn, self._settings, *self._inboxes.of(number)))
+            worker = WorkerHandle(self._plan(number))
         except OSError as error:
             _log.error("worker %d cannot be started: %s", number, error.strerror or error)
             self._replace(number, lived=0)
             return
         self._workers[number] = worker
         self._loop.add_reader(worker.control, self._read, worker)
+
+    def _plan(self, number: int) -> Plan:
+        inbox, outboxes = self._inboxes.of(number)
+        return Plan(
+            number,
+            os.getpid(),
+            self._dsn,
+            self._settings,
+            inbox,
+            outboxes,
+            self._server_id,
+            gateway=self._gateway_number,
+        )
 
     def _read(self, worker: WorkerHandle) -> None:
         notices = worker.read()

@@ -10,10 +10,12 @@ import asyncio
 import logging
 import signal
 import socket
+from functools import partial
 from typing import Literal
 
 import uvloop
 
+from queenmq.cluster.shared_state import SharedState
 from queenmq.cluster.siblings import Siblings
 from queenmq.engine.broker import Broker
 from queenmq.engine.config import EngineConfig
@@ -24,6 +26,7 @@ from queenmq.server.filelimit import raise_file_limit
 from queenmq.server.intake import Intake
 from queenmq.server.security import authenticator, cipher
 from queenmq.server.settings import Settings
+from queenmq.storage.directory import Directory
 
 _OTHER_FILES = 64
 
@@ -40,7 +43,7 @@ async def _life(plan: Plan, control: socket.socket, file_limit: int) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    broker = await Broker.open(engine_config(plan), cipher(plan.settings), siblings(plan))
+    broker = await Broker.open(engine_config(plan), cipher(plan.settings), partial(shared_state, plan))
     await _serve(plan, broker, intake, limits(plan, file_limit), stop)
     return 0
 
@@ -65,11 +68,17 @@ async def _serve(plan: Plan, broker: Broker, intake: Intake, allowed: Limits, st
         await callers.close()
 
 
-def siblings(plan: Plan) -> Siblings | None:
-    if not plan.outboxes:
-        return None
+def shared_state(plan: Plan, directory: Directory) -> SharedState:
     outboxes = {number: socket.socket(fileno=fd) for number, fd in plan.outboxes.items()}
-    return Siblings(plan.number, socket.socket(fileno=plan.inbox), outboxes)
+    inbox = socket.socket(fileno=plan.inbox) if outboxes else None
+    return SharedState(
+        Siblings(plan.number, inbox, outboxes),
+        directory,
+        server_id=plan.server_id,
+        number=plan.number,
+        gateway=plan.gateway,
+        max_hints=plan.settings.lease_hint_max if plan.settings.cache_enabled else 0,
+    )
 
 
 def engine_config(plan: Plan) -> EngineConfig:
@@ -90,6 +99,10 @@ def engine_config(plan: Plan) -> EngineConfig:
         poll_threshold=settings.pop_wait_threshold,
         poll_multiplier=settings.pop_wait_multiplier,
         poll_max=settings.pop_wait_max / 1000,
+        remember=settings.cache_enabled,
+        max_partitions=settings.cache_partition_max,
+        partition_ttl=settings.cache_partition_ttl / 1000,
+        refresh_every=settings.cache_refresh_interval / 1000,
     )
 
 
