@@ -9,22 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 import asyncpg
 
 from .. import sql
 from ..cluster.shared_state import SharedState
 from ..domain.cipher import Cipher
-from ..domain.ids import new_id, partition_tag
+from ..domain.ids import new_id
 from ..domain.segments import SEPARATOR
 from ..storage import pop as storage
 from ..storage.ack import release
 from ..storage.directory import Directory, GroupPlace
 from ..storage.pool import translated
-from ..storage.pop import QUEUE_MODE, Claim, PopRequest, PopResult, SegmentRow
+from ..storage.pop import Claim, PopResult, SegmentRow
 from .batcher import Batcher, fail
 from .config import EngineConfig
 from .errors import Stopping
@@ -32,10 +31,11 @@ from .isolation import isolated
 from .leases import LeaseMemory
 from .links import Links
 from .persistence import persist
-from .pop_states import Progress, State, Tally
+from .pop_jobs import PopJob
+from .pop_states import State, Tally
 from .requests import PopAsk
 from .returns import Returns
-from .waiters import Key, Waiters
+from .waiters import Waiters
 
 _log = logging.getLogger(__name__)
 
@@ -44,67 +44,6 @@ _LEAST_PER_LINK: Final = 64
 _LEAST_BYTES: Final = 65_536
 _OVERTIME: Final = 0.025  # seconds: who waits with little patience still gets what is there
 _ATTEMPTS_TO_RESOLVE: Final = 2
-
-
-class PopJob:
-    """One pop on its way."""
-
-    __slots__ = (
-        "ask",
-        "asked",
-        "deadline",
-        "future",
-        "gone",
-        "groups",
-        "key",
-        "lease_id",
-        "mode",
-        "parked",
-        "partition_id",
-        "progress",
-        "start",
-        "ticket",
-        "timer",
-    )
-    size = 1
-    weight = 0
-
-    def __init__(self, ask: PopAsk, future: asyncio.Future[PopResult], progress: Progress) -> None:
-        self.ask = ask
-        self.future = future
-        self.progress = progress
-        self.key = Key(ask.group, ask.queue, ask.partition, ask.namespace, ask.task)
-        self.lease_id = new_id()
-        self.asked = False  # it was asked for under this lease, and the outcome is not known
-        self.groups: dict[int, str] = {}  # ids of the group, each with the queue it belongs to
-        self.partition_id: int | None = None
-        self.deadline = 0.0
-        self.timer: asyncio.TimerHandle | None = None
-        self.parked = False
-        self.gone = False  # it was parked, and has left the line
-        self.ticket = 0
-        self.mode: Literal["all", "new", "timestamp"] | None
-        self.start: datetime | None
-        self.mode, self.start = storage.subscription(ask.group, ask.subscription_mode, ask.subscription_from)
-        if ask.partition is not None and ask.group != QUEUE_MODE:
-            self.mode = None  # a pop from one partition decides for that partition only
-
-    def lanes(self) -> int:
-        return 0
-
-    def request(self) -> PopRequest:
-        ask = self.ask
-        tag = None if ask.partition is None else partition_tag(ask.queue or "", ask.partition)
-        return PopRequest(
-            list(self.groups),
-            self.partition_id,
-            ask.batch,
-            ask.partitions,
-            ask.auto_ack,
-            self.start,
-            lease_id=self.lease_id,
-            tag=tag,
-        )
 
 
 class Pops:
