@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from hashlib import md5, sha256
+from hashlib import sha256
 from typing import Final
 
 import uuid_utils
@@ -72,5 +72,5 @@ def dedup_key(transaction_id: str) -> str:
 def partition_tag(queue: str, partition: str) -> int:
     """A hash of a partition's names, so that the database notices when somebody has the number of another partition for
     them; `queen.partition_tag` computes the same in SQL."""
-    digest = md5(f"{queue}\x1e{partition}".encode(), usedforsecurity=False).digest()
+    digest = sha256(f"{queue}\x1e{partition}".encode()).digest()
     return int.from_bytes(digest[:4], "big", signed=True)

@@ -31,7 +31,7 @@ $$;
 -- queenmq.domain.ids computes the same.
 create or replace function queen.partition_tag(queue text, partition text) returns integer
 language sql immutable parallel safe as $$
-    select ('x' || left(md5(convert_to(queue || E'\x1e' || partition, 'UTF8')), 8))::bit(32)::integer
+    select ('x' || left(encode(sha256(convert_to(queue || E'\x1e' || partition, 'UTF8')), 'hex'), 8))::bit(32)::integer
 $$;
 
 -- The newest sequence number created at or before a moment, 0 when there is none. created_at never decreases within a

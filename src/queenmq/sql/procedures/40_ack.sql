@@ -5,7 +5,6 @@ drop function if exists queen.ack_v1(bigint[], integer[], uuid[], bigint[], json
 drop function if exists queen.ack_v1(bigint[], integer[], uuid[], bigint[], jsonb[], boolean);
 drop function if exists queen.renew_v1(uuid, integer);
 drop function if exists queen.release_v1(uuid, bigint);
-drop function if exists queen.release_v1(uuid[], bigint);
 
 -- Settle the messages of one lease one by one. verdicts: [[seq, status, error], ...] with ascending seq and status
 -- completed, failed, retry or dlq. A completed or dead-lettered message settles everything before it. The first message
@@ -205,7 +204,7 @@ end $$;
 
 -- Give leases back unused: nothing is counted and the messages are available at once.
 -- pid NULL: every partition of the leases. Returns the cursors that were freed.
-create or replace function queen.release_v1(leases uuid[], pid bigint)
+create or replace function queen.release_v2(leases uuid[], pid bigint)
 returns table (queue_name text, partition_name text, group_name text)
 language plpgsql as $$
 begin
@@ -224,3 +223,9 @@ begin
         join queen.queues q on q.queue_id = p.queue_id
         join queen.consumer_groups_metadata g on g.group_id = f.group_id;
 end $$;
+
+-- The same for servers of an earlier version, which may run beside this one: how many were freed.
+create or replace function queen.release_v1(leases uuid[], pid bigint) returns integer
+language sql as $$
+    select count(*)::integer from queen.release_v2(leases, pid)
+$$;

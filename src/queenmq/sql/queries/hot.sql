@@ -131,7 +131,7 @@ returning k.run::integer, c.lease_id is null as released, c.lease_id is null and
 select * from queen.renew_v1($1, $2);
 
 -- name: release
-select * from queen.release_v1($1, $2);
+select * from queen.release_v2($1, $2);
 
 -- name: transaction
 select * from queen.transaction_v1($1, $2, $3, $4, $5, $6, $7::text::bigint[], $8::text::integer[], $9::text::uuid[], $10::text::uuid[],
