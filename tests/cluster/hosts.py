@@ -190,7 +190,7 @@ class Net:
 
 def _settled(host: Host) -> bool:
     gateway = host.gateway
-    return not gateway._vague and not any(one.unsent for one in host.bus._siblings.values())
+    return not gateway._audience.vague and not any(one.unsent for one in host.bus._siblings.values())
 
 
 async def silence(host: Host) -> None:

@@ -51,7 +51,7 @@ async def waits(net: Net, host: Host, queue: str | None) -> None:
     name = queue or ""
     for other in net.hosts.values():
         if other is not host:
-            await until(lambda other=other: host.name in other.gateway._presence.servers(name))  # type: ignore[misc]
+            await until(lambda other=other: host.name in other.gateway._audience.presence.servers(name))  # type: ignore[misc]
     await net.met()
 
 
@@ -91,7 +91,7 @@ async def test_when_nothing_is_known_of_a_server_it_is_told_everything(net: Net)
     b.wire.loses = lambda packet: packet.kind is Kind.CONSUMER_REGISTERED
     b.bus.arrived("orders")
     await until(lambda: "" in next(iter(a.bus._siblings.values())).waits_for)
-    assert not a.gateway._presence.servers("orders")
+    assert not a.gateway._audience.presence.servers("orders")
     a.bus.pushed([("orders", "p1")])
     await until(lambda: b.worker.pushes == [("orders", "p1")])
     assert c.worker.pushes == []
@@ -115,7 +115,7 @@ async def test_who_waits_no_longer_is_not_told_any_more(net: Net, monkeypatch: p
     a, b, _ = await three(net)
     await waits(net, b, "orders")
     b.bus.left("orders")
-    await until(lambda: not a.gateway._presence.servers("orders"))
+    await until(lambda: not a.gateway._audience.presence.servers("orders"))
     await until(lambda: not next(iter(a.bus._siblings.values())).waits_for)
     a.bus.pushed([("orders", "p1")])
     await until(lambda: not a.bus._sending)
@@ -127,7 +127,7 @@ async def test_a_dead_server_is_noticed_and_what_it_waited_for_is_forgotten(net:
     await waits(net, b, "orders")
     net.stop("b")
     await until(lambda: a.worker.servers() == {"c"} and c.worker.servers() == {"a"})
-    assert not a.gateway._presence.servers("orders")
+    assert not a.gateway._audience.presence.servers("orders")
     health = a.stats["server_health"]
     assert (health["servers_alive"], health["servers_dead"]) == (1, 1)
     assert set(health["last_heartbeat"]) == {"b", "c"}
@@ -140,7 +140,7 @@ async def test_a_restarted_server_is_heard_at_once_and_its_past_counts_for_nothi
     b = net.start("b", ["a", "c"], session=2)
     await until(lambda: a.stats["server_health"]["restarts_detected"] == 1)
     assert "b" in a.worker.servers()
-    await until(lambda: not a.gateway._presence.servers("orders"))
+    await until(lambda: not a.gateway._audience.presence.servers("orders"))
     await waits(net, b, "bills")
     a.bus.pushed([("bills", "p1")])
     await until(lambda: b.worker.pushes == [("bills", "p1")])
@@ -155,7 +155,38 @@ async def test_a_server_that_comes_back_is_told_for_what_we_wait_and_makes_us_re
     a.wire.deaf = False
     await until(lambda: a.worker.servers() == {"b", "c"})
     assert Local.REFRESH in [kind for kind, _ in a.worker.notices]
-    await until(lambda: "b" in a.gateway._presence.servers("orders"))
+    await until(lambda: "b" in a.gateway._audience.presence.servers("orders"))
+
+
+async def test_a_server_that_is_first_heard_is_told_at_once_for_what_we_wait(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queenmq.cluster.gateway._REPEATED_PER_HEARTBEAT", 0)
+    a = net.start("a", ["b"])
+    for name in ("orders", "bills", None):
+        a.bus.arrived(name)
+    await until(lambda: len(a.gateway._here) == 3 and not a.gateway._echoes._latest)
+    b = net.start("b", ["a"])
+    await until(lambda: set(b.gateway._audience.presence.queues) == {"orders", "bills", ""})
+
+
+async def test_who_was_never_heard_is_told_nothing_after_a_while(net: Net) -> None:
+    a = net.start("a", ["b"])
+    await until(lambda: a.gateway._audience.living() == net.ports("b"))
+    await until(lambda: a.gateway._audience.living() == a.gateway._audience.waiting_for("orders") == [])
+    a.gateway.pushed("orders", "p1")
+    assert a.wire.count(Kind.MESSAGE_AVAILABLE) == 0
+    beats = a.wire.count(Kind.HEARTBEAT)
+    await until(lambda: a.wire.count(Kind.HEARTBEAT) > beats)  # it may still come
+
+
+async def test_only_so_much_is_remembered_to_know_echoes(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queenmq.cluster.gateway._MOST_TIMES", 10)
+    b = net.start("b", [])
+    sealer = Sealer(SECRET, "z", 5, clock=b.gateway._clock.micros)
+    for number in range(100):
+        b.gateway._heard(sealer.seal(*encode(MessageAvailable("orders", f"p{number}", 1))), ("127.0.0.1", 1))
+    assert list(b.gateway._times) == [("z", "orders", f"p{number}") for number in range(90, 100)]
 
 
 async def test_a_worker_that_begins_anew_hears_who_is_alive(net: Net) -> None:
@@ -341,7 +372,7 @@ async def test_nobody_speaks_for_another(net: Net) -> None:
     for message in said:
         b.gateway._heard(sealer.seal(*encode(message)), ("127.0.0.1", 1))
     assert b.stats["transport"]["dropped"] == {"payload": len(said)}
-    assert not b.gateway._presence.queues
+    assert not b.gateway._audience.presence.queues
 
 
 async def test_a_server_that_is_among_its_own_peers_stops_talking_to_itself(net: Net) -> None:
@@ -357,9 +388,11 @@ async def test_a_namesake_is_warned_of(net: Net, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             a.gateway._heard(other.seal(*encode(Heartbeat(1, 0))), ("127.0.0.1", 9))
-    assert [record.message for record in caplog.records if "QUEEN_SERVER_ID" in record.message] != []
-    assert len(caplog.records) == 1
-    assert a.stats["transport"]["dropped"] == {"namesake": 3}
+        earlier = Sealer(SECRET, "a", 0, clock=a.gateway._clock.micros)
+        a.gateway._warned -= 3600
+        a.gateway._heard(earlier.seal(*encode(Heartbeat(1, 0))), ("127.0.0.1", 9))  # a recording of ourselves
+    assert ["QUEEN_SERVER_ID" in record.message for record in caplog.records] == [True]
+    assert a.stats["transport"]["dropped"] == {"namesake": 4}
 
 
 async def test_a_server_that_moved_is_followed(net: Net) -> None:
@@ -367,7 +400,7 @@ async def test_a_server_that_moved_is_followed(net: Net) -> None:
     b = net.start("b", ["a"])
     await net.met()
     b.bus.arrived("orders")
-    await until(lambda: "b" in a.gateway._presence.servers("orders"))
+    await until(lambda: "b" in a.gateway._audience.presence.servers("orders"))
     net.stop("b")
     (elsewhere,) = net.ports("b2")
     own = net._sockets["b2"].dup()
@@ -375,7 +408,7 @@ async def test_a_server_that_moved_is_followed(net: Net) -> None:
     net._started.append(b)
     await until(lambda: a.gateway._peers.address("b") == elsewhere)
     b.bus.arrived("orders")
-    await until(lambda: "b" in a.gateway._presence.servers("orders"))
+    await until(lambda: "b" in a.gateway._audience.presence.servers("orders"))
     a.bus.pushed([("orders", "p1")])
     await until(lambda: b.worker.pushes == [("orders", "p1")])
 
@@ -386,18 +419,18 @@ async def test_a_registration_that_was_lost_is_told_again(net: Net) -> None:
     b.bus.arrived("orders")
     await until(lambda: b.wire.count(Kind.CONSUMER_REGISTERED) >= 5 * 2)
     b.wire.loses = lambda packet: False
-    await until(lambda: "b" in a.gateway._presence.servers("orders"))
+    await until(lambda: "b" in a.gateway._audience.presence.servers("orders"))
 
 
 async def test_a_departure_that_was_lost_does_not_stay_forever(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queenmq.cluster.gateway._VAGUE", 0.2)
+    monkeypatch.setattr("queenmq.cluster.audience._VAGUE", 0.2)
     a, b, _ = await three(net)
     await waits(net, b, "orders")
-    a.gateway._presence.register("bills", "b")  # it left that one, and we have not heard
-    a.gateway._judge("b")
-    assert "b" in a.gateway._vague
-    await until(lambda: not a.gateway._presence.servers("bills"))
-    await until(lambda: "b" in a.gateway._presence.servers("orders") and "b" not in a.gateway._vague)
+    a.gateway._audience.presence.register("bills", "b")  # it left that one, and we have not heard
+    a.gateway._audience._judge("b")
+    assert "b" in a.gateway._audience.vague
+    await until(lambda: not a.gateway._audience.presence.servers("bills"))
+    await until(lambda: "b" in a.gateway._audience.presence.servers("orders") and "b" not in a.gateway._audience.vague)
 
 
 async def test_the_statistics_are_given_to_a_worker_that_asks(net: Net) -> None:
@@ -409,6 +442,41 @@ async def test_the_statistics_are_given_to_a_worker_that_asks(net: Net) -> None:
     assert (notice.of, notice.question) == (1, 17)
     assert notice.stats["server_id"] == "a"
     assert notice.stats["transport"]["sent"] > 0
+
+
+async def test_what_cannot_be_dealt_with_ends_nothing_and_is_told_once(
+    net: Net, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = net.start("a", [])
+    sealer = Sealer(SECRET, "z", 5, clock=a.gateway._clock.micros)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    with caplog.at_level(logging.ERROR):
+        with monkeypatch.context() as patched:
+            patched.setattr(a.gateway, "_act", broken)
+            for _ in range(3):
+                a.gateway._received(sealer.seal(*encode(Heartbeat(1, 0))), ("127.0.0.1", 1))
+        a.gateway.told(1, b"nonsense")
+        a.gateway.told(77, b"nonsense")
+    assert a.stats["transport"]["dropped"] == {"failed": 3}
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    a.gateway._received(sealer.seal(*encode(Heartbeat(1, 0))), ("127.0.0.1", 1))
+    await until(lambda: a.worker.servers() == {"z"})
+
+
+async def test_the_heart_goes_on_beating_after_a_defect(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = net.start("a", ["b"])
+    failures: list[int] = []
+
+    def broken() -> list[str]:
+        failures.append(a.wire.count(Kind.HEARTBEAT))
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(a.gateway._audience, "take_stock", broken)
+    await until(lambda: len(failures) >= 3)
+    assert failures[2] > failures[0]
 
 
 async def test_the_clock_is_set_by_what_a_worker_tells(net: Net) -> None:

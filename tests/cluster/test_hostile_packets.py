@@ -63,17 +63,17 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 def state(host: Host) -> Any:
     """All that packets can change."""
-    gateway, presence = host.gateway, host.gateway._presence
+    gateway, presence = host.gateway, host.gateway._audience.presence
     return (
         dict(gateway._senders._last),
-        {name: (each.session, each.alive) for name, each in gateway._health._servers.items()},
+        {name: (each.session, each.alive) for name, each in gateway._audience.health._servers.items()},
         dict(presence._servers),
         {server: set(queues) for server, queues in presence._queues.items()},
         dict(presence._told),
         dict(gateway._peers._servers),
         set(gateway._peers._own),
         dict(gateway._times),
-        dict(gateway._vague),
+        dict(gateway._audience.vague),
         dict(gateway._siblings._here),
         host.worker.pushes + host.worker.frees + host.worker.messages,
     )

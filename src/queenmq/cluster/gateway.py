@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from . import local, messages
-from .caches.health import Health
+from .audience import Audience
 from .caches.health import Heard as Seen
-from .caches.presence import Presence
 from .clock import SharedClock
 from .datagrams import Address, Datagrams
 from .echoes import Echoes
@@ -48,7 +47,6 @@ _WINDOW: Final = 0.01  # seconds in which
 _MOST_NEWS: Final = 50  # pieces of news of one queue go out at most
 _MOST_TIMES: Final = 10_000
 _WARN_EVERY: Final = 60.0
-_VAGUE: Final = 10.0  # seconds after which what is known of a server that does not fit together is forgotten
 
 _log = logging.getLogger(__name__)
 
@@ -85,24 +83,21 @@ class Gateway:
         self._opener = Opener(identity.secret)
         self._senders = Senders(floors=identity.floors, now=self._clock.micros)
         self._siblings = siblings
-        self._datagrams = datagrams(self._heard)
-        self._peers = Peers(configured, self._datagrams.resolve)
-        self._health = Health(dead_after)
-        self._presence = Presence()
+        self._datagrams = datagrams(self._received)
+        self._audience = Audience(Peers(configured, self._datagrams.resolve), siblings, dead_after)
+        self._peers = self._audience.peers
         self._echoes = Echoes()
         self._heartbeat = heartbeat
         self._dead_after = dead_after
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
         self._here: Counter[str] = Counter()
-        self._vague: dict[str, float] = {}
         self._turn = 0
         self._news: Counter[str] = Counter()
         self._news_until = 0.0
         self._times: dict[Hashable, int] = {}
         self._stamped = 0
-        self._began = self._loop.time()
-        self._warned = -_WARN_EVERY
+        self._warned = self._complained = -_WARN_EVERY
         self.dropped: Counter[str] = Counter()
         self.too_large = self.held_back = self.targeted = self.broadcast = 0
 
@@ -111,7 +106,7 @@ class Gateway:
         self._datagrams.open()
         self._tasks = [
             self._loop.create_task(self._beat()),
-            self._loop.create_task(self._peers.keep_looking(self._silent)),
+            self._loop.create_task(self._peers.keep_looking(self._audience.silent)),
         ]
 
     def close(self) -> None:
@@ -125,24 +120,22 @@ class Gateway:
         """Say that we are alive, and notice who is not."""
         await self._peers.look_up()
         while True:
-            names = list(self._here)
-            message = Heartbeat(self._clock.millis(), len(names))
-            self._send(message, self._peers.addresses())
-            self._take_stock()
-            first = self._turn % len(names) if names else 0
-            self._turn = first + _REPEATED_PER_HEARTBEAT
-            for name in names[first : self._turn]:
-                self._send(ConsumerRegistered(name, self._me), self._living())
+            try:
+                self._send(Heartbeat(self._clock.millis(), len(self._here)), self._peers.addresses())
+                for server in self._audience.take_stock():
+                    self._lost(server)
+                self._remind()
+            except Exception as error:
+                self._complain("a heartbeat failed", error)
             await asyncio.sleep(self._heartbeat)
 
-    def _take_stock(self) -> None:
-        now = self._loop.time()
-        for server in self._health.expired(now):
-            self._lost(server)
-        for server, since in list(self._vague.items()):
-            if now - since > _VAGUE:  # it has told what we missed, and not what we hold too much
-                self._forget_presence(server)
-                self._vague[server] = now
+    def _remind(self) -> None:
+        """Say again for what we wait, a part of it each time."""
+        names = list(self._here)
+        first = self._turn % len(names) if names else 0
+        self._turn = first + _REPEATED_PER_HEARTBEAT
+        for name in names[first : self._turn]:
+            self._send(ConsumerRegistered(name, self._me), self._audience.living())
 
     # What the workers say
 
@@ -162,18 +155,21 @@ class Gateway:
         self._here[name] += 1 if present else -1
         if self._here[name] == (1 if present else 0):
             message = ConsumerRegistered(name, self._me) if present else ConsumerDeregistered(name, self._me)
-            self._say(("attended", name), message, self._living)
+            self._say(("attended", name), message, self._audience.living)
         if not self._here[name]:
             del self._here[name]
 
     def greeted(self, sibling: int) -> None:
-        for server in self._health.servers:
-            if self._health.alive(server):
-                self._siblings.tell_one(
-                    sibling, Local.SERVER_SEEN, ("server", server), local.encode(local.Server(server))
-                )
+        for server in self._audience.alive():
+            self._siblings.tell_one(sibling, Local.SERVER_SEEN, ("server", server), local.encode(local.Server(server)))
 
     def told(self, kind: int, payload: bytes) -> None:
+        try:
+            self._told(kind, payload)
+        except (ValueError, msgspec.DecodeError) as error:
+            self._complain("a worker says what cannot be read", error)
+
+    def _told(self, kind: int, payload: bytes) -> None:
         if kind == Local.STATS_WANTED:
             asked = local.decode(Local.STATS_WANTED, payload)
             answer = local.encode(local.Stats(self._number, asked.question, self.stats()))
@@ -186,13 +182,13 @@ class Gateway:
     def _pass_on(self, message: Message) -> None:
         match message:
             case QueueConfigSet() | QueueConfigDelete():
-                self._say(("config", message.queue), message, self._living)
+                self._say(("config", message.queue), message, self._audience.living)
             case PartitionDeleted():
-                self._say(("partition", message.queue, message.partition), message, self._living)
+                self._say(("partition", message.queue, message.partition), message, self._audience.living)
             case LeaseHintAcquired() | LeaseHintReleased():
                 name = ("lease", message.partition_id, message.consumer_group)
                 hint, concerned = self._shifted(message, +1), singly(message.queue)
-                self._say(name, hint, lambda: self._waiting_for(concerned))
+                self._say(name, hint, lambda: self._audience.waiting_for(concerned))
 
     def _announce(self, message: MessageAvailable | PartitionFree, queue: str, *names: str) -> None:
         """To those who wait for the queue; to those of whom we do not know it, too."""
@@ -204,21 +200,7 @@ class Gateway:
         if self._news[queue] > _MOST_NEWS:
             self.held_back += 1
             return
-        self._say((type(message), queue, *names), message, lambda: self._waiting_for(queue))
-
-    def _waiting_for(self, name: str) -> list[Address]:
-        servers = {each for each in self._presence.servers(name) if self._health.alive(each)}
-        return self._at(servers | self._vague.keys()) + self._strangers()
-
-    def _strangers(self) -> list[Address]:
-        """Who has not been heard yet may still be there, until it has been silent for as long as a dead one."""
-        return self._peers.strangers() if self._loop.time() - self._began < self._dead_after else []
-
-    def _living(self) -> list[Address]:
-        return self._at([each for each in self._health.servers if self._health.alive(each)]) + self._strangers()
-
-    def _at(self, servers: Iterable[str]) -> list[Address]:
-        return [address for each in servers if (address := self._peers.address(each)) is not None]
+        self._say((type(message), queue, *names), message, lambda: self._audience.waiting_for(queue))
 
     # Sending
 
@@ -250,6 +232,20 @@ class Gateway:
 
     # What other servers say
 
+    def _received(self, datagram: bytes, source: Address) -> None:
+        """This process looks after all the others: nothing that arrives here may end it."""
+        try:
+            self._heard(datagram, source)
+        except Exception as error:
+            self.dropped["failed"] += 1
+            self._complain("a packet could not be dealt with", error)
+
+    def _complain(self, what: str, error: Exception) -> None:
+        """Now and then: the next one may come in a moment."""
+        if self._loop.time() - self._complained > _WARN_EVERY:
+            self._complained = self._loop.time()
+            _log.error("%s: %r", what, error, exc_info=error)
+
     def _heard(self, datagram: bytes, source: Address) -> None:
         packet = self._opener.open(datagram)
         if isinstance(packet, Drop):
@@ -272,7 +268,7 @@ class Gateway:
             return
         self._peers.heard(packet.sender, source)
         if heard is Heard.RESTARTED:
-            self._forget_presence(packet.sender)
+            self._audience.forget(packet.sender)
         self._act(packet, message)
 
     def _heard_myself(self, packet: Packet, source: Address) -> None:
@@ -299,11 +295,9 @@ class Gateway:
                 if self._first_time((server, queue, partition, group), ts):
                     self._siblings.freed(queue, partition, group)
             case ConsumerRegistered():
-                self._count(self._presence.register(message.queue, server), ())
-                self._judge(server)
+                self._audience.registered(message.queue, server)
             case ConsumerDeregistered():
-                self._count((), self._presence.deregister(message.queue, server))
-                self._judge(server)
+                self._audience.deregistered(message.queue, server)
             case LeaseHintAcquired() | LeaseHintReleased():
                 name = ("lease", message.partition_id, message.consumer_group)
                 kind, payload = messages.encode(self._shifted(message, -1))
@@ -331,9 +325,7 @@ class Gateway:
         return True
 
     def _alive(self, server: str, session: int, beat: Heartbeat) -> None:
-        seen = self._health.heard(server, session, self._loop.time())
-        self._presence.told(server, beat.queues)
-        self._judge(server)
+        seen = self._audience.beat(server, session, beat.queues)
         if seen is Seen.AGAIN:
             return
         _log.info("server %s is %s", server, "back" if seen is Seen.BACK else "here")
@@ -346,37 +338,14 @@ class Gateway:
 
     def _lost(self, server: str) -> None:
         _log.warning("server %s has not been heard for %g s", server, self._dead_after)
-        self._forget_presence(server)
-        self._peers.forget(server)
         self._siblings.tell(Local.SERVER_DEAD, ("server", server), local.encode(local.Server(server)))
 
-    def _forget_presence(self, server: str) -> None:
-        self._count((), self._presence.forget(server))
-        self._judge(server)
-
-    def _count(self, begun: Iterable[str], ended: Iterable[str]) -> None:
-        """Wait, among the siblings, for what the other servers wait for."""
-        for name in begun:
-            self._siblings.arrived(name)
-        for name in ended:
-            self._siblings.left(name)
-
-    def _judge(self, server: str) -> None:
-        """A living server of which we do not know what it waits for is told everything."""
-        vague = self._health.alive(server) and not self._presence.complete(server)
-        if vague and server not in self._vague:
-            self._vague[server] = self._loop.time()
-            self._siblings.arrived(None)
-        elif not vague and server in self._vague:
-            del self._vague[server]
-            self._siblings.left(None)
-
-    def _silent(self) -> list[object]:
-        dead = [server for server in self._health.servers if not self._health.alive(server)]
-        return [*dead, *self._peers.strangers()]
-
     def stats(self) -> dict[str, Any]:
-        sockets = self._datagrams
+        sockets, told = self._datagrams, self._audience.stats()
+        told["consumer_presence"] |= {
+            "notifications_targeted": self.targeted,
+            "notifications_broadcast": self.broadcast,
+        }
         return {
             "server_id": self._me,
             "transport": {
@@ -392,7 +361,5 @@ class Gateway:
                 "repeated": self._echoes.said,
                 "dropped": dict(self.dropped),
             },
-            "consumer_presence": self._presence.stats()
-            | {"notifications_targeted": self.targeted, "notifications_broadcast": self.broadcast},
-            "server_health": self._health.stats(),
+            **told,
         }
