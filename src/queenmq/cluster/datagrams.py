@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import sys
@@ -45,10 +44,8 @@ def _dual(port: int) -> socket.socket | None:
     try:
         found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         found.bind(("::", port))
-    except OSError as error:
+    except OSError:
         found.close()
-        if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            raise
         return None
     return found
 
