@@ -42,7 +42,7 @@ format: $(VENV)/.all ## Rewrite the code in the project's style
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: bench
-bench: $(VENV)/.all ## Measure what a message costs, in PostgreSQL and over HTTP (BENCH_ARGS='http --only flow' to select)
+bench: $(VENV)/.all ## Measure what a message costs, in PostgreSQL, over HTTP and between servers (BENCH_ARGS='http --only flow' to select)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 .PHONY: faultlab

@@ -1,1 +1,1 @@
-"""What the storage engine and the whole server cost, as ratios from one run. Speed is never asserted in tests."""
+"""What the storage engine, one server and several cost, as figures from one run. Speed is never asserted in tests."""

@@ -1,8 +1,9 @@
-"""`make bench`: what the storage engine and the whole server cost, each on a durable PostgreSQL of its own.
+"""`make bench`: what the storage engine, the whole server and several servers cost, each on a durable PostgreSQL.
 
-    python -m benchmarks                  both
+    python -m benchmarks                  all of it
     python -m benchmarks storage [--rounds N]
     python -m benchmarks http [--only NAME[,NAME]] [--seconds N] [--workers 1,2] [--long]
+    python -m benchmarks coordination [--only NAME[,NAME]] [--scale N]
 
 `--record` writes the tables into benchmarks/RESULTS.md.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from . import storage
+from .coordination import table as coordination
 from .http import table as http
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -23,14 +25,20 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks", description="What the server costs per message.")
-    parser.add_argument("part", nargs="?", choices=["all", "storage", "http"], default="all", help="default: all")
+    parser.add_argument("part", nargs="?", choices=["all", *PARTS], default="all", help="default: all")
     parser.add_argument("--record", action="store_true", help="write the tables into benchmarks/RESULTS.md")
     parser.add_argument("--rounds", type=int, default=60, help="storage: measured rounds per case (default 60)")
-    parser.add_argument("--only", type=_names, default=[], help="http: names of rows, with commas")
+    parser.add_argument("--only", type=_names, default=[], help="http, coordination: names of rows, with commas")
     parser.add_argument("--seconds", type=float, default=4.0, help="http: measured seconds per row (default 4)")
     parser.add_argument("--workers", type=_numbers, default=[1, 2], help="http: numbers of workers (default 1,2)")
     parser.add_argument("--long", action="store_true", help="http: the 10-minute run too")
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="coordination: this part of each row's work (default 1)"
+    )
+    options = parser.parse_args(arguments)
+    if options.only and options.part not in ("http", "coordination"):
+        parser.error("--only goes with http or with coordination")
+    return options
 
 
 def _names(text: str) -> list[str]:
@@ -44,21 +52,41 @@ def _numbers(text: str) -> list[int]:
 def main() -> int:
     options = parse(sys.argv[1:])
     console = Console()
-    if options.part != "http":
-        lines, version = storage.measure(options.rounds, console)
-        storage.show(console, lines)
-        if options.record:
-            storage.record(RESULTS, lines, version, options.rounds)
-    if options.part == "storage":
-        return 0
+    command = " ".join(["python -m benchmarks", *sys.argv[1:]])
+    chosen = PARTS if options.part == "all" else {options.part: PARTS[options.part]}
+    failed = [part(options, console, command) for part in chosen.values()]
+    return 1 if any(failed) else 0
+
+
+def _storage(options: argparse.Namespace, console: Console, command: str) -> bool:
+    lines, version = storage.measure(options.rounds, console)
+    storage.show(console, lines)
+    if options.record:
+        storage.record(RESULTS, lines, version, options.rounds)
+    return False
+
+
+def _http(options: argparse.Namespace, console: Console, command: str) -> bool:
     chosen = http.Options(
         only=options.only, seconds=options.seconds, workers=options.workers, long=options.long or "long" in options.only
     )
     report = http.measure(chosen, console)
     http.show(console, report)
     if options.record:
-        http.record(RESULTS, report, " ".join(["python -m benchmarks", *sys.argv[1:]]))
-    return 1 if report.failures else 0
+        http.record(RESULTS, report, command)
+    return bool(report.failures)
+
+
+def _coordination(options: argparse.Namespace, console: Console, command: str) -> bool:
+    report = coordination.measure(coordination.Options(only=options.only, scale=options.scale), console)
+    coordination.show(console, report)
+    if options.record:
+        coordination.record(RESULTS, report, command)
+    return bool(report.failures)
+
+
+PARTS = {"storage": _storage, "http": _http, "coordination": _coordination}
+"""Each measures, shows and records, and says whether something went wrong."""
 
 
 if __name__ == "__main__":

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..lab import Cpu
 from ..load.window import Figures
-from .lab import Cpu
+from ..tables import Line, verdict
 from .rows import Row
 
 ABOVE_COMMIT_MS = 0.5
 HEALTH_MS = 100.0
-WAKE_MS = {1: 10.0, 2: 20.0}
 LAST_TO_FIRST = 0.9
-_NOT_PER_MESSAGE = {"idle", "pops500", "parked", "wake"}
+_NOT_PER_MESSAGE = {"idle", "pops500", "parked"}
 """Rows whose processes do more than what is counted: bare commits, acks, 10,000 parked polls."""
 HEAD = (
     "work",
@@ -28,16 +28,6 @@ HEAD = (
     "",
     "generator",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line. `ratio` is measured / target; `met` is None without a target."""
-
-    name: str
-    cells: tuple[str, ...]
-    met: bool | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +55,7 @@ def line(row: Row, workers: int, figures: Figures, cpu: Cpu) -> Line:
         *((f"{server:.1f}", f"{postgres:.1f}", f"{server + postgres:.1f}") if per_message else ("", "", "")),
         "" if goal is None else goal.text,
         "" if goal is None else f"{goal.measured / goal.target:.2f}",
-        "" if goal is None else "met" if goal.met else "MISSED",
+        verdict(None if goal is None else goal.met),
         f"{figures.generator_cpu / figures.seconds:.0%}",
     )
     return Line(row.name, cells, None if goal is None else goal.met, _note(row, workers, figures))
@@ -79,8 +69,6 @@ def _goal(row: Row, workers: int, figures: Figures, total: float) -> _Goal | Non
         return _Goal(f"p50 ≤ commit + {ABOVE_COMMIT_MS} ms", figures.p50, extra["commit"] + ABOVE_COMMIT_MS)
     if row.name == "parked":
         return _Goal(f"p99 ≤ {HEALTH_MS:g} ms", figures.p99, HEALTH_MS)
-    if row.name == "wake" and workers in WAKE_MS:
-        return _Goal(f"p99 ≤ {WAKE_MS[workers]:g} ms", figures.p99, WAKE_MS[workers])
     if row.name == "long":
         return _Goal(f"last / first minute ≥ {LAST_TO_FIRST}", last_to_first(extra), LAST_TO_FIRST, at_least=True)
     return None
@@ -103,8 +91,7 @@ def _note(row: Row, workers: int, figures: Figures) -> str:
         )
     if row.name == "parked":
         return (
-            f"Parked polls: {extra['KB per connection']:.1f} KB of memory each,"
-            f" {extra['idle queries/s']:.1f} transactions per second while nothing happens;"
+            f"Parked polls: {extra['KB per connection']:.1f} KB of memory each;"
             f" a push wakes its one poll in {extra['wake p50 ms']:.1f} ms (p50),"
             f" {extra['wake p99 ms']:.1f} ms (p99)."
         )

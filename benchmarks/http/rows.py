@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from ..lab import Server
 from ..load.jobs import DrainJob, FlowJob, NullJob, PushJob
 from ..load.process import Job
 from ..load.render import Pushing
-from ..load.waiting import IdleJob, ParkJob, PopsJob, WakeJob
-from .lab import Server
+from ..load.waiting import IdleJob, ParkJob, PopsJob
 
 LONG_SECONDS = 600.0
 
@@ -116,13 +116,8 @@ ROWS = [
     Row(
         name="parked",
         work="10,000 parked polls on 100 queues: /health",
-        job=lambda server, seconds: ParkJob(port=server.port, dsn=server.dsn, server=server.pid),
+        job=lambda server, seconds: ParkJob(port=server.port, server=server.pid),
         workers=(1,),
-    ),
-    Row(
-        name="wake",
-        work="a push wakes a parked poll, with 2 workers at the other one: from the push to the answer of the poll",
-        job=lambda server, seconds: WakeJob(port=server.port),
     ),
     Row(
         name="long",

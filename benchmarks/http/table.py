@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from .. import tables
+from ..lab import Cpu, Lab, open_lab
 from ..load.connection import BadAnswer
 from ..load.process import run
 from ..load.window import Moment
-from .lab import Cpu, Lab, open_lab
-from .lines import HEAD, Line, line
+from ..tables import Line
+from .lines import HEAD, line
 from .rows import GENERATOR, ROWS, Row, against_nothing
 
 WIDTH = 140
-BEGIN, END = "<!-- http: begin -->", "<!-- http: end -->"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ def measure(options: Options, console: Console) -> Report:
                         console.print(failures[-1], style="red", markup=False)
                     else:
                         console.print(_short(text, lines[-1]), soft_wrap=True, highlight=False)
-    return Report(lines, failures, machine(version), generator)
+    return Report(lines, failures, tables.machine(version), generator)
 
 
 def _measure(lab: Lab, row: Row, workers: int, seconds: float, progress: Callable[[str], None]) -> Line:
@@ -94,13 +92,6 @@ def _short(text: str, one: Line) -> str:
     return f"{text}: {', '.join(shown)}. {one.note}"
 
 
-def machine(version: str) -> str:
-    return (
-        f"{os.cpu_count()} cores shared by server, PostgreSQL and load generator, {platform.machine()},"
-        f" Python {platform.python_version()}, PostgreSQL {version} with fsync on, {datetime.now(UTC):%Y-%m-%d}."
-    )
-
-
 def show(console: Console, report: Report) -> None:
     table = Table("row", *HEAD[1:])
     for one in report.lines:
@@ -111,30 +102,6 @@ def show(console: Console, report: Report) -> None:
 
 
 def record(path: Path, report: Report, command: str) -> None:
-    """Put the lines into the table: measured again, a line takes the place of the one before."""
-    before, rest = path.read_text("utf-8").split(BEGIN)
-    inside, after = rest.split(END)
-    kept = [one for one in inside.splitlines() if one.startswith(("| ", "- "))][1:]
-    table = _merged([one for one in kept if one.startswith("| ")], [_markdown(one.cells) for one in report.lines], 2)
-    notes = _merged(
-        [one for one in kept if one.startswith("- ")],
-        [f"- {text}" for text in [*report.generator, *(one.note for one in report.lines if one.note)]],
-        0,
-    )
-    head = [f"{report.machine} `{command}`", "", _markdown(HEAD), "|" + "---|" * len(HEAD)]
-    text = "\n".join([BEGIN, *head, *table, "", *notes, END])
-    path.write_text(before + text + after, "utf-8")
-
-
-def _markdown(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _merged(old: list[str], fresh: list[str], key_cells: int) -> list[str]:
-    """`old` with the lines of `fresh` in the places of those with the same beginning, the others behind."""
-
-    def key(text: str) -> str:
-        return "|".join(text.split("|")[: key_cells + 1]) if key_cells else text.split(":")[0]
-
-    found = {key(text): text for text in [*old, *fresh]}
-    return list(found.values())
+    notes = [*report.generator, *(one.note for one in report.lines if one.note)]
+    cells = [one.cells for one in report.lines]
+    tables.record(path, "http", f"{report.machine} `{command}`", (HEAD, *cells), notes, key_cells=2)

@@ -11,11 +11,14 @@ from typing import Any
 import uvloop
 
 from .connection import BadAnswer
+from .contention import ContendJob, contend
+from .counting import CountJob, QuietJob, count, quiet
 from .jobs import DrainJob, FlowJob, NullJob, PushJob, drain, flow, null, push
-from .waiting import IdleJob, ParkJob, PopsJob, WakeJob, idle, park, pops, wake
+from .waiting import IdleJob, ParkJob, PopsJob, idle, park, pops
+from .waking import WakeJob, wake
 from .window import Figures, Moment, Window
 
-Job = PushJob | DrainJob | FlowJob | NullJob | IdleJob | PopsJob | ParkJob | WakeJob
+Job = PushJob | DrainJob | FlowJob | NullJob | IdleJob | PopsJob | ParkJob | WakeJob | CountJob | ContendJob | QuietJob
 _RUNS: dict[type, Callable[..., Coroutine[Any, Any, Figures]]] = {
     PushJob: push,
     DrainJob: drain,
@@ -25,6 +28,9 @@ _RUNS: dict[type, Callable[..., Coroutine[Any, Any, Figures]]] = {
     PopsJob: pops,
     ParkJob: park,
     WakeJob: wake,
+    CountJob: count,
+    ContendJob: contend,
+    QuietJob: quiet,
 }
 
 

@@ -103,10 +103,13 @@ def configure(host: str, queue: str) -> bytes:
     return post(host, "/api/v1/configure", b'{"queue":"%b","options":{}}' % queue.encode())
 
 
-def pop(host: str, queue: str, *, batch: int, group: str | None = None, wait_ms: int = 0) -> bytes:
+def pop(
+    host: str, queue: str, *, batch: int, partition: str | None = None, group: str | None = None, wait_ms: int = 0
+) -> bytes:
     wait = f"wait=true&timeout={wait_ms}" if wait_ms else "wait=false"
     of_group = f"&consumerGroup={group}" if group else ""
-    return get(host, f"/api/v1/pop/queue/{queue}?batch={batch}&{wait}{of_group}")
+    place = queue if partition is None else f"{queue}/partition/{partition}"
+    return get(host, f"/api/v1/pop/queue/{place}?batch={batch}&{wait}{of_group}")
 
 
 def claim(body: bytes) -> tuple[list[bytes], bytes, bytes]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import resource
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import asyncpg
@@ -23,7 +22,6 @@ from .window import Figures, Window, percentile
 
 _COMMIT_TABLE = "create table if not exists bench_commits (n int)"
 _COMMIT = "insert into bench_commits values (1)"
-_COMMITS_SO_FAR = "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,25 +46,15 @@ class PopsJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkJob:
-    """Parked polls on many queues; then /health, silence, and pushes that wake one each."""
+    """Parked polls on many queues; then /health, and pushes that wake one each."""
 
     port: int
-    dsn: str
     server: int
     """Process id of `queen serve`."""
     polls: int = 10_000
     queues: int = 100
     seconds: float = 10.0
     wakes: int = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WakeJob:
-    """A poll is parked, a message is pushed, and that is all that happens; at two workers, when there are two."""
-
-    port: int
-    wakes: int = 200
-    pause: float = 0.03
 
 
 async def idle(job: IdleJob, window: Window) -> Figures:
@@ -118,7 +106,7 @@ async def pops(job: PopsJob, window: Window) -> Figures:
                 walls.append(wall)
                 if way is _at_once:
                     run.latencies.extend(latencies)
-            await _complete(host, connections, bodies, job.batch)
+            await complete(host, connections, bodies, job.batch)
     window.end()
     for connection in connections:
         connection.close()
@@ -148,7 +136,7 @@ async def _at_once(connections: Sequence[Asking], request: bytes) -> tuple[list[
     return [body for body, _ in answers], [seconds for _, seconds in answers]
 
 
-async def _complete(host: str, connections: Sequence[Asking], bodies: Sequence[bytes], batch: int) -> None:
+async def complete(host: str, connections: Sequence[Asking], bodies: Sequence[bytes], batch: int) -> None:
     """Ack all of it; every pop must have got a batch of its own partition."""
     seen = set()
     for connection, body in zip(connections, bodies, strict=True):
@@ -165,79 +153,42 @@ async def park(job: ParkJob, window: Window) -> Figures:
     run = Run()
     host = f"127.0.0.1:{job.port}"
     allow_connections(job.polls + 100)
-    database = await asyncpg.connect(job.dsn)
-    try:
-        (helper,) = await dial(job.port, 1)
-        for number in range(job.queues):
-            await helper.expect(render.configure(host, f"parked{number}"), 200, 201)
-        empty = resident_bytes(job.server)
-        parked = await _park(job, host, window)
-        memory = (resident_bytes(job.server) - empty) / job.polls
-        window.begin(run, lambda: len(run.latencies))
-        before, since = await database.fetchval(_COMMITS_SO_FAR), time.perf_counter()
-        window.progress("asking /health")
-        await _ask_health(helper, host, job.seconds, run)
-        idle_rate = (await database.fetchval(_COMMITS_SO_FAR) - before) / (time.perf_counter() - since)
-        window.end()
-        if any(task.done() for task in parked):
-            raise BadAnswer("a parked poll was answered although nothing was pushed")
-        window.progress("waking")
-        wakes = await _wake(job, host, helper, parked)
-        for task in parked:
-            task.cancel()
-    finally:
-        await database.close()
-    extra = {"KB per connection": memory / 1024, "idle queries/s": idle_rate}
+    (helper,) = await dial(job.port, 1)
+    await make_queues(helper, host, job.queues)
+    empty = resident_bytes(job.server)
+    parked = await park_polls(job.port, job.polls, job.queues, window.progress)
+    memory = (resident_bytes(job.server) - empty) / job.polls
+    window.begin(run, lambda: len(run.latencies))
+    window.progress("asking /health")
+    await _ask_health(helper, host, job.seconds, run)
+    window.end()
+    if any(task.done() for task in parked):
+        raise BadAnswer("a parked poll was answered although nothing was pushed")
+    window.progress("waking")
+    wakes = await _wake(job, host, helper, parked)
+    for task in parked:
+        task.cancel()
+    extra = {"KB per connection": memory / 1024}
     extra |= {"wake p50 ms": 1000 * percentile(wakes, 0.5), "wake p99 ms": 1000 * percentile(wakes, 0.99)}
     return window.figures(extra)
 
 
-async def wake(job: WakeJob, window: Window) -> Figures:
-    """The latencies are those from the push to the answer of the poll."""
-    run = Run()
-    host = f"127.0.0.1:{job.port}"
-    pusher, poller = await _apart(job.port, host)
-    push = render.pushes(host, Pushing(queue="wake", batch=1, partitions=1))
-    poll = render.pop(host, "wake", batch=1, wait_ms=60_000)
-    window.begin(run, lambda: len(run.latencies))
-    for number in range(job.wakes):
-        window.progress(f"wake {number} of {job.wakes}")
-        parked = asyncio.create_task(_answer(poller, poll))
-        await asyncio.sleep(job.pause)
-        await pusher.expect(push(), 201)
-        body, answered = await parked
-        run.latencies.append(answered - pusher.sent)
-        await _complete(host, [poller], [body], 1)
-    window.end()
-    return window.figures()
+async def make_queues(helper: Asking, host: str, queues: int) -> None:
+    for number in range(queues):
+        await helper.expect(render.configure(host, f"parked{number}"), 200, 201)
 
 
-async def _apart(port: int, host: str) -> tuple[Asking, Asking]:
-    """Two connections, to different workers if there are any."""
-    by_worker: dict[int, Asking] = {}
-    connections = await dial(port, 8)
-    for connection in connections:
-        health = json.loads(await connection.expect(render.get(host, "/health"), 200))
-        by_worker.setdefault(health["worker_id"], connection)
-    first, *others = [*by_worker.values(), *connections[1:]]
-    return first, others[0]
-
-
-async def _answer(connection: Asking, request: bytes) -> tuple[bytes, float]:
-    body = await connection.expect(request, 200)
-    return body, time.perf_counter()
-
-
-async def _park(job: ParkJob, host: str, window: Window) -> list[asyncio.Task[bytes]]:
+async def park_polls(port: int, polls: int, queues: int, progress: Callable[[str], None]) -> list[asyncio.Task[bytes]]:
+    """As many polls, on those queues in turn. All are parked when it returns."""
+    host = f"127.0.0.1:{port}"
     parked: list[asyncio.Task[bytes]] = []
-    for number in range(0, job.polls, 100):
-        window.progress(f"parking: {number:,} of {job.polls:,}")
-        for connection in await dial(job.port, min(100, job.polls - number)):
-            queue = f"parked{len(parked) % job.queues}"
-            request = render.pop(host, queue, batch=1, wait_ms=600_000)
+    for number in range(0, polls, 100):
+        progress(f"parking: {number:,} of {polls:,}")
+        for connection in await dial(port, min(100, polls - number)):
+            request = render.pop(host, f"parked{len(parked) % queues}", batch=1, wait_ms=600_000)
             parked.append(asyncio.create_task(connection.expect(request, 200)))
         await asyncio.sleep(0)
-    (probe,) = await dial(job.port, 1)  # answered behind all of them: they are parked
+    (probe,) = await dial(port, 1)  # answered behind all of them: they are parked
     await probe.expect(render.pop(host, "parked0", batch=1, wait_ms=1_000), 204)
     probe.close()
     return parked

@@ -9,15 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.http import table
-from benchmarks.http.lab import Cpu
-from benchmarks.http.lines import HEAD, Line, line
+from benchmarks import __main__ as command
+from benchmarks import tables
+from benchmarks.coordination import rows as coordination
+from benchmarks.coordination import table as coordination_table
+from benchmarks.coordination.measures import Measured
+from benchmarks.http.lines import HEAD, line
 from benchmarks.http.rows import ROWS
-from benchmarks.http.table import BEGIN, END, Options, Report, chosen, record
+from benchmarks.http.table import Options, Report, chosen, record
+from benchmarks.lab import Cpu
 from benchmarks.load.window import Figures
 from benchmarks.processes import cpu_seconds, resident_bytes, tree
+from benchmarks.tables import Line
 
 BY_NAME = {row.name: row for row in ROWS}
+BEGIN, END = tables.marks("http")
 CPU = Cpu(server=4.0, postgres=6.0)
 
 
@@ -48,7 +54,7 @@ def test_other_rows_have_their_own_measure() -> None:
 
     assert verdict("idle", figures(0.6, 9, commit=0.2))[0] is True
     assert verdict("idle", figures(0.8, 9, commit=0.2))[0] is False
-    health = {"KB per connection": 8.0, "idle queries/s": 2.0, "wake p50 ms": 1.0, "wake p99 ms": 2.0}
+    health = {"KB per connection": 8.0, "wake p50 ms": 1.0, "wake p99 ms": 2.0}
     assert verdict("parked", Figures(9, 5.0, 1.0, 99.0, 0.1, health))[0] is True
     assert verdict("parked", Figures(9, 5.0, 1.0, 101.0, 0.1, health))[0] is False
     assert verdict("long", figures(1, 2, rate_1=100.0, rate_2=10.0, rate_3=91.0)) == (True, "1.01")
@@ -90,9 +96,49 @@ def test_a_row_measured_again_takes_its_place_in_the_record(tmp_path: Path) -> N
 
 def test_the_record_of_the_project_can_be_written(tmp_path: Path) -> None:
     copy = tmp_path / "RESULTS.md"
-    copy.write_text((Path(table.__file__).parents[1] / "RESULTS.md").read_text("utf-8"), "utf-8")
+    copy.write_text(command.RESULTS.read_text("utf-8"), "utf-8")
     record(copy, Report([row("a", 1, "10")], [], "2 cores.", []), "all")
-    assert "| a | 1 | 10 |" in copy.read_text("utf-8")
+    seal = coordinated("seal", 7.0)
+    coordination_table.record(copy, coordination_table.Report([seal], [], "3 cores."), "some")
+    text = copy.read_text("utf-8")
+    assert "| a | 1 | 10 |" in text
+    assert "3 cores. `some`" in text
+    assert text.index("<!-- coordination: begin -->") < text.index("| a packet sealed and opened | 7.0 µs |")
+
+
+def coordinated(name: str, value: float) -> Line:
+    (found,) = coordination_table.chosen(coordination_table.Options(only=[name]))
+    return found.line(Measured(value, "beside"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cells", "met"),
+    [
+        ("wake-server", 50.0, ("p99 50.0 ms", "p99 ≤ 50.0 ms", "1.00", "met"), True),
+        ("wake-server", 50.1, ("p99 50.1 ms", "p99 ≤ 50.0 ms", "1.00", "MISSED"), False),
+        ("push", 1.02, ("1.02", "≤ 1.05", "0.97", "met"), True),
+        ("push-saved", 0.5, ("50%", "≥ 50%", "1.00", "met"), True),
+        ("contended-saved", 0.29, ("29%", "≥ 30%", "0.97", "MISSED"), False),
+        ("packets", 5_000 / 45_000, ("0.111", "≤ 0.111", "1.00", "met"), True),
+    ],
+)
+def test_a_figure_of_coordination_is_held_against_its_target(
+    name: str, value: float, cells: tuple[str, ...], met: bool
+) -> None:
+    made = coordinated(name, value)
+    assert made.cells[1:-1] == cells
+    assert made.met is met
+    assert len(made.cells) == len(coordination.HEAD)
+
+
+def test_rows_are_chosen_within_one_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert coordination_table.chosen(coordination_table.Options()) == coordination.ROWS
+    with pytest.raises(SystemExit, match="flow: the rows are wake,"):
+        coordination_table.chosen(coordination_table.Options(only=["flow"]))
+    assert command.parse(["coordination", "--only", "wake, seal"]).only == ["wake", "seal"]
+    with pytest.raises(SystemExit):
+        command.parse(["--only", "wake"])
+    assert "--only goes with http or with coordination" in capsys.readouterr().err
 
 
 def test_cpu_of_children_counts_also_when_they_have_ended() -> None:

@@ -1,10 +1,12 @@
-"""Where the rows are measured: a dedicated PostgreSQL, and for each row a new database and a new `queen serve`."""
+"""Where the rows are measured: a dedicated PostgreSQL, and for each row a new database and new `queen serve`s."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import itertools
+import json
 import os
 import signal
 import socket
@@ -12,22 +14,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import asyncpg
 
 from queenmq.embedded import ConnectionInfo, EmbeddedPostgres
 from queenmq.storage.migrate import migrate
 
-from ..processes import cpu_seconds
+from .processes import cpu_seconds
 
 QUEEN = Path(sys.executable).parent / "queen"
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 _TEMPLATE = "queen_bench"
+_SECRET = "5e" * 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class Server:
     port: int
     pid: int
     dsn: str
+    database: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +66,52 @@ class Lab:
     def cpu(self, server: Server) -> Cpu:
         return Cpu(cpu_seconds(server.pid), cpu_seconds(self._postgres.postmaster_pid))
 
+    @property
+    def statistics(self) -> str:
+        """The database from which statements are counted: no server uses it."""
+        return self._postgres.dsn
+
     @contextmanager
-    def server(self, workers: int) -> Iterator[Server]:
+    def server(self, workers: int, environment: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
         """`queen serve` with a database of its own; both are gone afterwards."""
+        with self.servers(workers, [environment]) as (server,):
+            yield server
+
+    @contextmanager
+    def servers(self, workers: int, environments: Sequence[Mapping[str, str]]) -> Iterator[list[Server]]:
+        """As many on one database, each with its own environment. Those who have peers know of each other."""
         name = f"bench{next(self._numbers)}"
         self.admin(f"create database {name} template {_TEMPLATE}", "checkpoint")
         try:
-            with self._serve(self.database(name), workers) as server:
-                yield server
+            with ExitStack() as stack:
+                started = [
+                    stack.enter_context(self._serve(name, number, workers, environment))
+                    for number, environment in enumerate(environments)
+                ]
+                for server, environment in zip(started, environments, strict=True):
+                    if "QUEEN_UDP_PEERS" in environment:
+                        _wait_for_peers(server.port, len(started) - 1)
+                yield started
         finally:
             self.admin(f"drop database {name} with (force)")
 
     @contextmanager
-    def _serve(self, dsn: str, workers: int) -> Iterator[Server]:
-        log = self.directory / "serve.log"
-        port = _free_port()
+    def _serve(self, database: str, number: int, workers: int, environment: Mapping[str, str]) -> Iterator[Server]:
+        log = self.directory / f"serve{number}.log"
+        port = free_port()
+        dsn = self.database(database)
+        basics = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "DATABASE_URL": dsn}
         with log.open("w") as output:
             process = subprocess.Popen(
                 [QUEEN, "serve", "--port", str(port), "--workers", str(workers)],
-                env={"PATH": os.environ["PATH"], "HOME": str(self.directory), "DATABASE_URL": dsn},
+                env={**basics, **environment},
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
             )
         try:
             _wait_for_health(process, port, log)
-            yield Server(port, process.pid, dsn)
+            yield Server(port, process.pid, dsn, database)
             if process.poll() is not None:
                 raise SystemExit(f"queen serve has ended:\n{log.read_text()[-3000:]}")
         finally:
@@ -108,19 +133,32 @@ class Lab:
 
 
 @contextmanager
-def open_lab() -> Iterator[tuple[Lab, str]]:
-    """The lab, and PostgreSQL's version."""
+def open_lab(*, count_statements: bool = False) -> Iterator[tuple[Lab, str]]:
+    """The lab, and PostgreSQL's version. Counting statements costs PostgreSQL a little CPU."""
+    settings = {"shared_preload_libraries": "pg_stat_statements"} if count_statements else {}
     with tempfile.TemporaryDirectory(prefix="queen-bench-", ignore_cleanup_errors=True) as made:
         directory = Path(made)
         directory.chmod(0o755)  # under root, PostgreSQL runs as another user
-        with EmbeddedPostgres(directory / "data") as postgres:
+        with EmbeddedPostgres(directory / "data", settings=settings) as postgres:
             lab = Lab(directory, postgres)
             lab.admin(f"create database {_TEMPLATE}")
+            if count_statements:
+                lab.admin("create extension pg_stat_statements")
             yield lab, asyncio.run(migrate(lab.database(_TEMPLATE))).server_version
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
+def peers(count: int) -> list[dict[str, str]]:
+    """The environments of servers that tell each other what happens, over the loopback."""
+    ports = [free_port(socket.SOCK_DGRAM) for _ in range(count)]
+    shared = {"QUEEN_UDP_PEERS": ",".join(f"127.0.0.1:{port}" for port in ports), "QUEEN_SYNC_SECRET": _SECRET}
+    return [
+        shared | {"QUEEN_UDP_NOTIFY_PORT": str(port), "QUEEN_SERVER_ID": f"bench-{number}"}
+        for number, port in enumerate(ports)
+    ]
+
+
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
+    with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
@@ -134,6 +172,19 @@ def _wait_for_health(process: subprocess.Popen[bytes], port: int, log: Path) -> 
                 return
         time.sleep(0.05)
     raise SystemExit(f"queen serve does not answer on port {port}:\n{log.read_text()[-3000:]}")
+
+
+def _wait_for_peers(port: int, others: int) -> None:
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("GET", "/internal/api/shared-state/stats")
+        stats = json.load(connection.getresponse())
+        connection.close()
+        if stats.get("server_health", {}).get("servers_alive") == others:
+            return
+        time.sleep(0.05)
+    raise SystemExit(f"the server on port {port} does not hear the others")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

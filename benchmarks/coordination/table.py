@@ -1,0 +1,80 @@
+"""Measures the chosen rows and shows or records them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from .. import tables
+from ..lab import Lab, open_lab
+from ..load.connection import BadAnswer
+from ..tables import Line
+from .measures import Bench
+from .rows import HEAD, ROWS, Row
+
+WIDTH = 140
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    only: Sequence[str] = ()
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    lines: list[Line]
+    failures: list[str]
+    machine: str
+
+
+def chosen(options: Options) -> list[Row]:
+    unknown = set(options.only) - {row.name for row in ROWS}
+    if unknown:
+        raise SystemExit(f"--only: {', '.join(sorted(unknown))}: the rows are {', '.join(row.name for row in ROWS)}.")
+    return [row for row in ROWS if not options.only or row.name in options.only]
+
+
+def measure(options: Options, console: Console) -> Report:
+    rows = chosen(options)
+    lines: list[Line] = []
+    failures: list[str] = []
+    with open_lab(count_statements=True) as (lab, version):
+        for row in rows:
+            try:
+                lines.append(_measure(lab, row, options.scale, console))
+            except BadAnswer as error:
+                failures.append(f"{row.name}: {error}")
+                console.print(failures[-1], style="red", markup=False)
+            else:
+                console.print(_short(lines[-1]), soft_wrap=True, highlight=False)
+    return Report(lines, failures, tables.machine(version))
+
+
+def _measure(lab: Lab, row: Row, scale: float, console: Console) -> Line:
+    with console.status(row.name) as status:
+        bench = Bench(lab, lambda text: status.update(f"{row.name}: {text}"), scale)
+        return row.line(row.measure(bench))
+
+
+def _short(one: Line) -> str:
+    _, measured, target, _, verdict, beside = one.cells
+    return f"{one.name}: {measured} ({target}: {verdict}); {beside}"
+
+
+def show(console: Console, report: Report) -> None:
+    table = Table("row", *HEAD[1:])
+    for one in report.lines:
+        table.add_row(one.name, *one.cells[1:], style="red" if one.met is False else None)
+    Console(width=max(console.width, WIDTH)).print(table)
+    for text in [report.machine, *report.failures]:
+        console.print(text, markup=False, soft_wrap=True)
+
+
+def record(path: Path, report: Report, command: str) -> None:
+    cells = [one.cells for one in report.lines]
+    tables.record(path, "coordination", f"{report.machine} `{command}`", (HEAD, *cells), [], key_cells=1)

@@ -1,0 +1,66 @@
+"""What the tables of the benchmarks share: a line and its verdict, the machine, and their place in RESULTS.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line. `met` is None without a target."""
+
+    name: str
+    cells: tuple[str, ...]
+    met: bool | None = None
+    note: str = ""
+
+
+def verdict(met: bool | None) -> str:
+    return "" if met is None else "met" if met else "MISSED"
+
+
+def machine(version: str) -> str:
+    return (
+        f"{os.cpu_count()} cores shared by server, PostgreSQL and load generator, {platform.machine()},"
+        f" Python {platform.python_version()}, PostgreSQL {version} with fsync on, {datetime.now(UTC):%Y-%m-%d}."
+    )
+
+
+def marks(kind: str) -> tuple[str, str]:
+    """Between these a kind of benchmark has its table."""
+    return f"<!-- {kind}: begin -->", f"<!-- {kind}: end -->"
+
+
+def record(
+    path: Path, kind: str, head: str, table: Sequence[Sequence[str]], notes: Sequence[str], *, key_cells: int
+) -> None:
+    """Put the lines into the table: measured again, a line takes the place of the one before. `table` begins with the
+    names of its columns; a line is known by its first `key_cells` cells, a note by what is before its colon."""
+    begin, end = marks(kind)
+    before, rest = path.read_text("utf-8").split(begin)
+    inside, after = rest.split(end)
+    kept = [one for one in inside.splitlines() if one.startswith(("| ", "- "))][1:]
+    columns, *lines = [_markdown(cells) for cells in table]
+    merged = _merged([one for one in kept if one.startswith("| ")], lines, key_cells)
+    beneath = _merged([one for one in kept if one.startswith("- ")], [f"- {text}" for text in notes], 0)
+    text = [begin, head, "", columns, "|" + "---|" * len(table[0]), *merged]
+    path.write_text(before + "\n".join([*text, *(["", *beneath] if beneath else []), end]) + after, "utf-8")
+
+
+def _markdown(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _merged(old: list[str], fresh: list[str], key_cells: int) -> list[str]:
+    """`old` with the lines of `fresh` in the places of those with the same beginning, the others behind."""
+
+    def key(text: str) -> str:
+        return "|".join(text.split("|")[: key_cells + 1]) if key_cells else text.split(":")[0]
+
+    found = {key(text): text for text in [*old, *fresh]}
+    return list(found.values())
