@@ -28,7 +28,7 @@ from queenmq.storage.store import Store
 from tests.storage.deadlocks import deadlocks
 from tests.storage.ledger import ASLEEP, STUCK, Ledger
 
-SECONDS = 6 * float(os.environ.get("PROOF_SCALE", "1"))
+SECONDS = 4 * float(os.environ.get("PROOF_SCALE", "1"))
 SEED = int(os.environ.get("PROOF_SEED", random.randrange(10**6)))
 QUEUE, OUT = "stress", "out"
 PARTITIONS = [f"p{n}" for n in range(5)]
