@@ -40,12 +40,30 @@ def test_cache_operations_get_and_set() -> None:
 def test_ttl_expiration() -> None:
     around = Around()
     hints = around.hints()
-    hints.acquired("p", "g", "a", "orders", 60)
-    around.now += 59.9
+    hints.acquired("p", "g", "a", "orders", 4)
+    around.now += 3.9
     assert hints.likely_leased("p", "g")
     around.now += 0.1
     assert not hints.likely_leased("p", "g")
     assert len(hints) == 0
+
+
+def test_after_a_few_seconds_the_first_look_asks_and_the_others_believe_its_answer() -> None:
+    around = Around()
+    hints = around.hints()
+    hints.acquired("p", "g", "a", "orders", 60)
+    around.now += 5.0
+    assert hints.likely_leased("p", "g")
+    around.now += 0.1
+    assert not hints.likely_leased("p", "g")
+    assert hints.likely_leased("p", "g"), "one asks for all"
+    hints.answered("p", "g", leased=True)
+    around.now += 5.0
+    assert hints.likely_leased("p", "g")
+    around.now += 0.1
+    assert not hints.likely_leased("p", "g")
+    hints.answered("p", "g", leased=False)
+    assert (len(hints), hints.stats()["probes"]) == (0, 2)
 
 
 def test_a_later_word_replaces_the_one_before() -> None:
@@ -66,9 +84,9 @@ def test_a_later_word_replaces_the_one_before() -> None:
 def test_a_renewed_hint_outlives_the_schedule_of_the_one_before() -> None:
     around = Around()
     hints = around.hints()
-    hints.acquired("p", "g", "a", "orders", 10)
+    hints.acquired("p", "g", "a", "orders", 2)
     hints.acquired("p", "g", "a", "orders", 60)
-    around.now += 10
+    around.now += 2
     assert hints.stats()["size"] == 1
     assert hints.likely_leased("p", "g")
 
@@ -181,9 +199,9 @@ def test_cache_eviction_after_many_renewals_still_takes_the_soonest() -> None:
 def test_what_has_expired_makes_room_and_is_no_eviction() -> None:
     around = Around()
     hints = around.hints(most=2)
-    hints.acquired("p1", "g", "a", "orders", 10)
+    hints.acquired("p1", "g", "a", "orders", 2)
     hints.acquired("p2", "g", "a", "orders", 60)
-    around.now += 10
+    around.now += 2
     hints.acquired("p3", "g", "a", "orders", 60)
     assert (len(hints), hints.stats()["evictions"]) == (2, 0)
     assert hints.likely_leased("p2", "g")
@@ -235,11 +253,13 @@ class Hints(RuleBasedStateMachine):
         self.around = Around()
         self.hints = self.around.hints()
         self.said: dict[tuple[str, str], tuple[str, str, float]] = {}
+        self.sure: dict[tuple[str, str], float] = {}
 
-    @rule(partition=PARTITIONS, group=GROUPS, server=SERVERS, queue=QUEUES, seconds=st.sampled_from([0, 1, 2, 5]))
+    @rule(partition=PARTITIONS, group=GROUPS, server=SERVERS, queue=QUEUES, seconds=st.sampled_from([0, 1, 2, 5, 20]))
     def acquired(self, partition: str, group: str, server: str, queue: str, seconds: int) -> None:
         self.hints.acquired(partition, group, server, queue, seconds)
         self.said[partition, group] = (server, queue, self.around.now + seconds)
+        self.sure[partition, group] = self.around.now
 
     @rule(partition=PARTITIONS, group=GROUPS)
     def released(self, partition: str, group: str) -> None:
@@ -271,13 +291,18 @@ class Hints(RuleBasedStateMachine):
         assert not self.hints.likely_leased(partition, group)
         self.around.coin = SURE
         self.hints.answered(partition, group, leased)
+        self.sure[partition, group] = self.around.now
         if not leased:
             self.said.pop((partition, group), None)
 
     @rule(partition=PARTITIONS, group=GROUPS)
     def asked(self, partition: str, group: str) -> None:
         hint = self.said.get((partition, group))
-        assert self.hints.likely_leased(partition, group) == (hint is not None and hint[2] > self.around.now)
+        stands = hint is not None and hint[2] > self.around.now
+        sure = self.around.now - self.sure.get((partition, group), 0.0) <= 5
+        assert self.hints.likely_leased(partition, group) == (stands and sure)
+        if not sure:
+            self.sure[partition, group] = self.around.now
 
     @rule()
     def counted(self) -> None:

@@ -1,8 +1,8 @@
 """Which partitions another server holds, as it told us: a pop of such a partition need not ask the database.
 
 A hint may be wrong, and must not starve a partition. It lives for a fifth of the lease, a dead server's hints count for
-nothing, and one look in a hundred asks the database all the same: its answer says how good hints are, and removes a
-wrong one. Whatever a hint says, the database decides.
+nothing, and one look in a hundred asks the database all the same, as does the first one after a few seconds: its answer
+says how good hints are, and removes a wrong one. Whatever a hint says, the database decides.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from typing import Final
 
 MOST: Final = 10_000
 _PROBED: Final = 0.01
+_CONFIRMED: Final = 5.0  # seconds for which a hint is believed without asking
 _SLACK: Final = 64  # entries of the schedule that may be void before it is worth rebuilding
 
 
 class _Hint:
-    __slots__ = ("expires", "number", "probed", "queue", "server")
+    __slots__ = ("confirmed", "expires", "number", "probed", "queue", "server")
 
-    def __init__(self, number: int, server: str, queue: str, expires: float) -> None:
+    def __init__(self, number: int, server: str, queue: str, now: float, expires: float) -> None:
         self.number = number
         self.server = server
         self.queue = queue
+        self.confirmed = now
         self.expires = expires
         self.probed = False
 
@@ -66,7 +68,7 @@ class LeaseHints:
             return
         while self._size >= self._most:
             self._evictions += self._drop_soonest()
-        hint = _Hint(next(self._numbers), server, queue, now + seconds)
+        hint = _Hint(next(self._numbers), server, queue, now, now + seconds)
         self._hints.setdefault(partition_id, {})[group] = hint
         self._size += 1
         heappush(self._schedule, (hint.expires, hint.number, partition_id, group))
@@ -93,14 +95,16 @@ class LeaseHints:
         hint = self._find(partition_id, group)
         if hint is None:
             return False
-        if hint.expires <= self._clock():
+        now = self._clock()
+        if hint.expires <= now:
             self._remove(partition_id, group)
             return False
         if not self._alive(hint.server):
             self._remove(partition_id, group)
             self._ignored_dead += 1
             return False
-        if self._random() < _PROBED:
+        if now - hint.confirmed > _CONFIRMED or self._random() < _PROBED:
+            hint.confirmed = now  # one asks for all who come meanwhile
             hint.probed = True
             self._probes += 1
             return False
