@@ -224,6 +224,20 @@ async def test_lease_hints_go_to_those_who_want_single_partitions(net: Net) -> N
     assert c.worker.messages == []
 
 
+async def test_the_echo_of_a_hint_does_not_outlive_the_release_by_a_third_server(net: Net) -> None:
+    a, b, c = await three(net)
+    await waits(net, b, singly("orders"))
+    hint = LeaseHintAcquired("uid", "g", "a", int(time.time() * 1000) + 60_000, "orders")
+    a.tell(hint, "lease", "uid", "g", concerning=singly("orders"))
+    await until(lambda: len(b.worker.messages) == 1)
+    c.tell(LeaseHintReleased("uid", "g", "c", "orders"), "lease", "uid", "g", concerning=singly("orders"))
+    await until(lambda: a.wire.count(Kind.LEASE_HINT_ACQUIRED) == 5)
+    await silence(b)
+    kinds = [type(each) for each in b.worker.messages]
+    assert kinds.count(LeaseHintAcquired) == 1
+    assert kinds[-1] is LeaseHintReleased
+
+
 async def test_the_time_of_a_hint_is_right_although_the_hosts_clocks_are_not(net: Net) -> None:
     """The servers share the database's clock, which is an hour ahead of this host's."""
     ahead = int(time.time() * 1000) + 3_600_000

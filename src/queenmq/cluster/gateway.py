@@ -42,7 +42,7 @@ from .peers import Peers
 from .senders import Heard, Senders
 from .siblings import Siblings, singly
 
-_REPEATED_PER_HEARTBEAT: Final = 32  # queues of which it is said again that they are waited for
+_REPEATED_PER_HEARTBEAT: Final = 8  # queues of which it is said again that they are waited for
 _WINDOW: Final = 0.01  # seconds in which
 _MOST_NEWS: Final = 50  # pieces of news of one queue go out at most
 _MOST_TIMES: Final = 10_000
@@ -299,13 +299,18 @@ class Gateway:
             case ConsumerDeregistered():
                 self._audience.deregistered(message.queue, server)
             case LeaseHintAcquired() | LeaseHintReleased():
-                name = ("lease", message.partition_id, message.consumer_group)
-                kind, payload = messages.encode(self._shifted(message, -1))
-                self._siblings.tell(kind, name, payload, concerning=singly(message.queue))
+                self._pass_in(server, message)
             case QueueConfigSet() | QueueConfigDelete():
                 self._siblings.tell(packet.kind, ("config", message.queue), packet.payload)
             case PartitionDeleted():
                 self._siblings.tell(packet.kind, ("partition", message.queue, message.partition), packet.payload)
+
+    def _pass_in(self, server: str, hint: LeaseHintAcquired | LeaseHintReleased) -> None:
+        name = ("lease", hint.partition_id, hint.consumer_group)
+        # The echo of a hint may come after a third server has said that the lease is over.
+        if isinstance(hint, LeaseHintReleased) or self._first_time((server, *name), hint.expires_at_ms):
+            kind, payload = messages.encode(self._shifted(hint, -1))
+            self._siblings.tell(kind, name, payload, concerning=singly(hint.queue))
 
     def _shifted(self, hint: LeaseHintAcquired | LeaseHintReleased, direction: int) -> Message:
         """Between servers the time is that of the clock they share; workers have this host's."""
