@@ -1,9 +1,10 @@
 """Real PostgreSQL for every test that touches data.
 
-One server per kind and session: the embedded one, and each PostgreSQL (15 or newer) installed on this machine. A test
-gets a database of its own: one that an earlier test has left is emptied and used again, which is many times faster than
-making one, unless that test changed the schema or left something locked. With TEST_DATABASE_URL set, that server (as a
-superuser) is used instead of all of them.
+One server per kind and session: the embedded one, and each PostgreSQL (15 or newer) installed on this machine. On those
+a test with parameters runs with the first of them only, with all when PROOF_SCALE is above 1. A test gets a database of
+its own: one that an earlier test has left is emptied and used again, which is many times faster than making one, unless
+that test changed the schema or left something locked. With TEST_DATABASE_URL set, that server (as a superuser) is used
+instead of all of them.
 """
 
 from __future__ import annotations
@@ -137,6 +138,23 @@ async def _empty(connection: asyncpg.Connection) -> bool:
     await connection.execute("set session_replication_role = replica; set lock_timeout = '1s'")
     await connection.execute(str(await connection.fetchval(_DELETIONS)))
     return int(await connection.fetchval(_OTHER_SESSIONS)) == 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On each installed PostgreSQL, one of the tests that differ in their parameters only."""
+    if float(os.environ.get("PROOF_SCALE", "1")) > 1:
+        return
+    seen: set[tuple[str, str]] = set()
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        kind = EMBEDDED if callspec is None else callspec.params.get("server", EMBEDDED)
+        name = (item.nodeid.partition("[")[0], kind)
+        (left if kind != EMBEDDED and name in seen else kept).append(item)
+        seen.add(name)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(scope="session")

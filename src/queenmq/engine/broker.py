@@ -227,8 +227,7 @@ class Broker:
             "leases": {"remembered": len(self.leases), "given_back": self.pops.returns.count},
             "connections": {"open": self._links.open + self._pop_links.open, "healthy": self.healthy},
             "pending_bytes": self.budget.used,
-            "siblings": self.shared.siblings.stats(),
-        }
+        } | ({"siblings": self.shared.siblings.stats()} if self.shared.siblings.numbers else {})
 
 
 def _alone(directory: Directory) -> SharedState:
