@@ -19,7 +19,7 @@ from tests.engine.saying import until
 
 SECRET = bytes(range(32))
 BEAT = 0.05
-DEAD = 0.5
+DEAD = 1.0
 
 
 class Worker:
