@@ -140,6 +140,11 @@ async def _empty(connection: asyncpg.Connection) -> bool:
     return int(await connection.fetchval(_OTHER_SESSIONS)) == 0
 
 
+def _varies(item: pytest.Function) -> bool:
+    """Whether it asks for a server of each kind. Other tests have parameters of that name too."""
+    return hasattr(item, "callspec") and "servers" in item.fixturenames and "server" in item.callspec.params
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """On each installed PostgreSQL, one of the tests that differ in their parameters only."""
     if float(os.environ.get("PROOF_SCALE", "1")) > 1:
@@ -148,9 +153,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        kind = EMBEDDED if callspec is None else callspec.params.get("server", EMBEDDED)
-        name = (item.nodeid.partition("[")[0], kind)
+        kind = item.callspec.params.get("server") if isinstance(item, pytest.Function) and _varies(item) else EMBEDDED
+        name = (item.nodeid.partition("[")[0], str(kind))
         (left if kind != EMBEDDED and name in seen else kept).append(item)
         seen.add(name)
     items[:] = kept
