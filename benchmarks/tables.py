@@ -1,13 +1,18 @@
-"""What the tables of the benchmarks share: a line and its verdict, the machine, and their place in RESULTS.md."""
+"""What the tables of the benchmarks share: a line and its verdict, how they look, and their place in RESULTS.md."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+_WIDTH = 140
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,22 @@ def machine(version: str) -> str:
         f"{os.cpu_count()} cores shared by server, PostgreSQL and load generator, {platform.machine()},"
         f" Python {platform.python_version()}, PostgreSQL {version} with fsync on, {datetime.now(UTC):%Y-%m-%d}."
     )
+
+
+def check_names(wanted: Iterable[str], names: Sequence[str]) -> None:
+    """Raises SystemExit for a row that there is not."""
+    unknown = set(wanted) - set(names)
+    if unknown:
+        raise SystemExit(f"--only: {', '.join(sorted(unknown))}: the rows are {', '.join(names)}.")
+
+
+def show(console: Console, head: Sequence[str], lines: Iterable[Line], beneath: Iterable[str]) -> None:
+    table = Table("row", *head[1:])
+    for one in lines:
+        table.add_row(one.name, *one.cells[1:], style="red" if one.met is False else None)
+    Console(width=max(console.width, _WIDTH)).print(table)
+    for text in beneath:
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def marks(kind: str) -> tuple[str, str]:

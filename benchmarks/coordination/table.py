@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from .. import tables
 from ..lab import Lab, open_lab
@@ -15,8 +14,6 @@ from ..load.connection import BadAnswer
 from ..tables import Line
 from .measures import Bench
 from .rows import HEAD, ROWS, Row
-
-WIDTH = 140
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +30,7 @@ class Report:
 
 
 def chosen(options: Options) -> list[Row]:
-    unknown = set(options.only) - {row.name for row in ROWS}
-    if unknown:
-        raise SystemExit(f"--only: {', '.join(sorted(unknown))}: the rows are {', '.join(row.name for row in ROWS)}.")
+    tables.check_names(options.only, [row.name for row in ROWS])
     return [row for row in ROWS if not options.only or row.name in options.only]
 
 
@@ -67,12 +62,7 @@ def _short(one: Line) -> str:
 
 
 def show(console: Console, report: Report) -> None:
-    table = Table("row", *HEAD[1:])
-    for one in report.lines:
-        table.add_row(one.name, *one.cells[1:], style="red" if one.met is False else None)
-    Console(width=max(console.width, WIDTH)).print(table)
-    for text in [report.machine, *report.failures]:
-        console.print(text, markup=False, soft_wrap=True)
+    tables.show(console, HEAD, report.lines, [report.machine, *report.failures])
 
 
 def record(path: Path, report: Report, command: str) -> None:

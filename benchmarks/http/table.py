@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from .. import tables
 from ..lab import Cpu, Lab, open_lab
@@ -17,8 +16,6 @@ from ..load.window import Moment
 from ..tables import Line
 from .lines import HEAD, line
 from .rows import GENERATOR, ROWS, Row, against_nothing
-
-WIDTH = 140
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +35,7 @@ class Report:
 
 
 def chosen(options: Options) -> list[Row]:
-    unknown = set(options.only) - {row.name for row in ROWS}
-    if unknown:
-        raise SystemExit(f"--only: {', '.join(sorted(unknown))}: the rows are {', '.join(row.name for row in ROWS)}.")
+    tables.check_names(options.only, [row.name for row in ROWS])
     if options.only:
         return [row for row in ROWS if row.name in options.only]
     return [row for row in ROWS if options.long or not row.only_when_asked]
@@ -93,12 +88,8 @@ def _short(text: str, one: Line) -> str:
 
 
 def show(console: Console, report: Report) -> None:
-    table = Table("row", *HEAD[1:])
-    for one in report.lines:
-        table.add_row(one.name, *one.cells[1:], style="red" if one.met is False else None)
-    Console(width=max(console.width, WIDTH)).print(table)
-    for text in [*report.generator, *(one.note for one in report.lines if one.note), report.machine, *report.failures]:
-        console.print(text, markup=False, soft_wrap=True)
+    notes = [one.note for one in report.lines if one.note]
+    tables.show(console, HEAD, report.lines, [*report.generator, *notes, report.machine, *report.failures])
 
 
 def record(path: Path, report: Report, command: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -67,6 +67,7 @@ class Wire(Datagrams):
         self.loses: Callable[[Packet], bool] = lambda packet: False
         self.deaf = False
         self.packets: list[tuple[Packet, Address]] = []
+        self.reached: Counter[Address] = Counter()
         self.datagrams: list[bytes] = []
         self._opener = Opener(SECRET)
 
@@ -76,6 +77,7 @@ class Wire(Datagrams):
         self.packets.append((packet, address))
         self.datagrams.append(datagram)
         if not self.loses(packet):
+            self.reached[address] += 1
             super().send(datagram, address)
 
     def _take(self, datagram: bytes, source: Address) -> None:
@@ -154,6 +156,7 @@ class Net:
         self.hosts: dict[str, Host] = {}
         self._sockets: dict[str, socket.socket] = {}
         self._started: list[Host] = []
+        self._wires: list[Wire] = []
 
     def ports(self, *names: str) -> list[tuple[str, int]]:
         for name in names:
@@ -167,6 +170,7 @@ class Net:
         self.ports(name)
         host = self.hosts[name] = Host(name, self._sockets[name].dup(), self.ports(*peers), **options)
         self._started.append(host)
+        self._wires.append(host.wire)
         return host
 
     def stop(self, name: str) -> None:
@@ -178,6 +182,11 @@ class Net:
             host.close()
         for own in self._sockets.values():
             own.close()
+
+    async def silence(self, host: Host) -> None:
+        """Everything that was sent to this host, which was never restarted, has arrived."""
+        (address,) = self.ports(host.name)
+        await until(lambda: host.wire.received == sum(wire.reached[address] for wire in self._wires))
 
     async def met(self) -> None:
         """Everybody knows that everybody is there, and what they wait for."""
@@ -191,11 +200,3 @@ class Net:
 def _settled(host: Host) -> bool:
     gateway = host.gateway
     return not gateway._audience.vague and not any(one.unsent for one in host.bus._siblings.values())
-
-
-async def silence(host: Host) -> None:
-    """Everything that was sent to this host has arrived."""
-    before = -1
-    while before != host.wire.received:
-        before = host.wire.received
-        await asyncio.sleep(0.01)

@@ -26,7 +26,7 @@ from queenmq.cluster.messages import (
 from queenmq.cluster.packets import Kind, Packet, Sealer
 from queenmq.cluster.siblings import singly
 from queenmq.domain.queue_config import QueueConfig
-from tests.cluster.hosts import SECRET, Host, Net, silence
+from tests.cluster.hosts import SECRET, Host, Net
 from tests.engine.saying import until
 
 
@@ -232,7 +232,7 @@ async def test_the_echo_of_a_hint_does_not_outlive_the_release_by_a_third_server
     await until(lambda: len(b.worker.messages) == 1)
     c.tell(LeaseHintReleased("uid", "g", "c", "orders"), "lease", "uid", "g", concerning=singly("orders"))
     await until(lambda: a.wire.count(Kind.LEASE_HINT_ACQUIRED) == 5)
-    await silence(b)
+    await net.silence(b)
     kinds = [type(each) for each in b.worker.messages]
     assert kinds.count(LeaseHintAcquired) == 1
     assert kinds[-1] is LeaseHintReleased
@@ -269,7 +269,7 @@ async def test_what_is_lost_is_said_again_and_heard_once(net: Net) -> None:
     b.worker.pushes.clear()
     a.bus.pushed([("orders", "p1")])
     await until(lambda: a.wire.count(Kind.MESSAGE_AVAILABLE) == 15)
-    await silence(b)
+    await net.silence(b)
     assert b.worker.pushes == [("orders", "p1")]
 
 
@@ -320,7 +320,7 @@ async def test_replays_of_the_same_and_of_older_sessions_change_nothing(net: Net
     a.bus.pushed([("orders", "p1")])
     await until(lambda: b.worker.pushes == [("orders", "p1")] and not a.gateway._echoes._latest)
     net.stop("a")
-    await silence(b)
+    await net.silence(b)
     recorder = Recorder(a, b)
     b.worker.pushes.clear()
     assert recorder.replay() == b.stats["transport"]["dropped"]["repeated"]

@@ -187,16 +187,17 @@ async def test_a_lease_that_is_over_at_once_is_never_told(workers: list[Worker])
     assert not workers[1].shared.hints.likely_leased("uid", "g")
 
 
-async def test_each_lease_is_told_in_its_own_time(workers: list[Worker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queenmq.cluster.shared_state._BRIEF", 0.2)
+async def test_each_lease_is_told_in_its_own_time(workers: list[Worker]) -> None:
     await wanted(workers, "orders")
     shared = workers[0].shared
     shared.lease_acquired("orders", "first", "g")
-    await asyncio.sleep(0.1)
     shared.lease_acquired("orders", "second", "g")
+    later = asyncio.get_running_loop().time() + 60
+    shared._brief["second", "g"] = (later, "orders")
     await until(lambda: "first" in shared.hints._hints)
     assert list(shared._brief) == [("second", "g")]
-    await until(lambda: "second" in shared.hints._hints)
+    assert shared._telling is not None
+    assert shared._telling.when() == later
 
 
 async def test_a_lease_that_nobody_wants_to_know_of_is_not_remembered(workers: list[Worker]) -> None:

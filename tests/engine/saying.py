@@ -51,6 +51,10 @@ def successes(stretches: list[Stretch]) -> list[bool]:
     ]
 
 
+def parked(broker: Broker) -> int:
+    return int(broker.stats()["waiting"]["parked"])
+
+
 async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
     """Wait for a condition; fail when it does not come."""
     async with asyncio.timeout(seconds):

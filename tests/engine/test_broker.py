@@ -13,7 +13,7 @@ from queenmq.engine.config import EngineConfig
 from queenmq.engine.errors import Overloaded, Stopping
 from queenmq.storage.errors import DatabaseUnavailable
 from queenmq.storage.pop import PopResult
-from tests.engine.saying import QUEUE, acks_of, ask, entry, push, read, successes, until
+from tests.engine.saying import QUEUE, acks_of, ask, entry, parked, push, read, successes, until
 
 POISON = """
     create function queen.poison() returns trigger language plpgsql as $$ begin
@@ -31,10 +31,6 @@ FULL_DISK = """
 BY_SQL = "insert into queen.messages (queue, partition, payload) values ($1, 'p', '1')"
 ENCRYPT = """select queen.configure_v1($1, null, null, '{"encryption_enabled": true}')"""
 FREE = "select count(*) from queen.partition_consumers where lease_id is null and ready_at <= clock_timestamp()"
-
-
-def parked(broker: Broker) -> int:
-    return int(broker.stats()["waiting"]["parked"])
 
 
 async def wait_for(broker: Broker, **more: object) -> asyncio.Future[PopResult]:

@@ -31,7 +31,7 @@ from queenmq.engine.broker import Broker
 from queenmq.engine.config import EngineConfig
 from queenmq.engine.waiters import Key, Line
 from queenmq.storage.pop import QUEUE_MODE, PopResult
-from tests.engine.saying import QUEUE, acks_of, ask, push, read, until
+from tests.engine.saying import QUEUE, acks_of, ask, parked, push, read, until
 
 KEY = Key(QUEUE_MODE, QUEUE)
 SELDOM = {"poll_first": 60.0, "poll_max": 60.0}
@@ -74,10 +74,6 @@ async def stuck(broker: Broker) -> AsyncIterator[Callable[[], Any]]:
     async with broker.store.pool.acquire() as other, other.transaction():
         await other.execute("lock table queen.partition_consumers")
         yield lambda: broker.store.pool.fetchval(STUCK)
-
-
-def parked(broker: Broker) -> int:
-    return broker.pops.waiters.stats()["waiters"]
 
 
 def line(broker: Broker) -> Line[Any]:

@@ -8,19 +8,10 @@ import pytest
 
 from queenmq.cli.config import effective
 from queenmq.server.control import Plan, receive_plan, send_plan
-from queenmq.server.settings import Settings, SettingsError, table
+from queenmq.server.settings import table
+from tests.server.reading import problems, settings
 
 SECRET = "5ec2e7" + "0f" * 29
-
-
-def problems(**environ: str) -> list[str]:
-    with pytest.raises(SettingsError) as caught:
-        Settings.from_env(environ)
-    return caught.value.problems
-
-
-def settings(**environ: str) -> Settings:
-    return Settings.from_env(environ)
 
 
 def peers(text: str, **environ: str) -> tuple[tuple[str, int], ...]:

@@ -10,21 +10,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from queenmq.http.caller import Caller
 from queenmq.server.security import authenticator, cipher
-from queenmq.server.settings import Settings, SettingsError, table
+from queenmq.server.settings import table
 from tests.http.tokens import SECRET, bearer, ed25519, hs256, pem, rsa, signed
+from tests.server.reading import problems, settings
 
 URL = "https://issuer.example.com/jwks.json"
 KEY = os.urandom(32).hex()
-
-
-def problems(**environ: str) -> list[str]:
-    with pytest.raises(SettingsError) as caught:
-        Settings.from_env(environ)
-    return caught.value.problems
-
-
-def settings(**environ: str) -> Settings:
-    return Settings.from_env(environ)
 
 
 def nobody_minds(message: str) -> None:
