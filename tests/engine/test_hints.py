@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from queenmq.cluster.packets import Kind
+from queenmq.cluster.siblings import singly
 from queenmq.engine.broker import Broker
 from queenmq.engine.config import EngineConfig
 from queenmq.engine.pop_states import State
 from queenmq.engine.requests import TransactionAsk
-from queenmq.storage.pop import PopResult
+from queenmq.storage.pop import QUEUE_MODE, PopResult
 from tests.engine.saying import QUEUE, acks_of, ask, entry, push, read, until
 
 SELDOM = {"poll_first": 60.0, "poll_max": 60.0}
@@ -70,6 +72,33 @@ async def test_who_waits_for_it_is_woken_by_its_release(broker: Broker, status: 
     assert read(await waiting) == ([2] if status == "completed" else [1, 2])
 
 
+async def test_with_the_last_message_the_hint_goes_too(broker: Broker) -> None:
+    """Nothing is left for which somebody would be woken, but the next push finds no hint."""
+    await broker.pop(ask(partition="p"))
+    await push(broker, 1)
+    first = await broker.pop(ask(partition="p"))
+    await until(lambda: len(broker.shared.hints) == 1)
+    await broker.ack(acks_of(first))
+    assert len(broker.shared.hints) == 0
+
+
+@pytest.mark.parametrize("how", ["completed", "failed", "transaction"])
+async def test_the_end_of_a_lease_is_told(broker: Broker, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = await held(broker)
+    told: list[object] = []
+
+    def tell(kind: int, name: tuple[str, ...], payload: bytes, *, concerning: str | None = None) -> None:
+        told.append((kind, name, concerning))
+
+    monkeypatch.setattr(broker.shared.siblings, "tell", tell)
+    if how == "transaction":
+        await broker.transaction(TransactionAsk([*acks_of(first)], ()))
+    else:
+        await broker.ack(acks_of(first, how))
+    uid = first.claims[0].partition_uid
+    assert told == [(Kind.LEASE_HINT_RELEASED, ("lease", uid, QUEUE_MODE), singly(QUEUE))]
+
+
 async def test_a_transaction_ends_a_lease_too(broker: Broker) -> None:
     first = await held(broker)
     await broker.transaction(TransactionAsk([*acks_of(first), [entry(3, "p")]], ()))
@@ -93,7 +122,7 @@ async def test_a_false_hint_is_found_out_by_a_probe(broker: Broker) -> None:
     await push(broker, 1)
     uid = broker.store.directory.uid(QUEUE, "p")
     assert uid is not None
-    broker.shared.hints.acquired(uid, "__QUEUE_MODE__", broker.shared.server_id, QUEUE, 3600)
+    broker.shared.hints.acquired(uid, QUEUE_MODE, broker.shared.server_id, QUEUE, 3600)
     assert read(await broker.pop(ask(partition="p"))) == []
     broker.shared.hints._random = lambda: 0.0
     assert read(await broker.pop(ask(partition="p"))) == [1]
