@@ -1,0 +1,181 @@
+"""Streaming reads. Spark asks where the queue ends, plans a micro-batch between two offsets, and says when it is done
+with one.
+
+One process on the driver answers these questions for a query; it keeps a connection and the last state. The head of a
+partition is the row that a push updates in its own transaction: a push that commits late is behind the head until
+then, so nothing is ever skipped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from .. import sql
+from . import positions
+from .admission import about, at_most
+from .connecting import arrow_reads
+from .errors import OptionError
+from .options import ReadOptions
+from .planning import Ranges, divided, matching, starting_at
+from .positions import Epoch, Positions
+from .reader import Split, read_split
+from .schema import check_schema
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+    from adbc_driver_postgresql import dbapi
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger("queenmq.spark")
+_SAMPLED: Final = 2000
+_FORGET_EVERY: Final = 20
+_T = TypeVar("_T")
+
+
+class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_schema(schema)
+        if options.dataset != "messages":
+            raise OptionError("dataset", options.dataset, "messages: the others can only be read as a batch")
+        if options.ending.word != "latest":
+            raise OptionError("endingOffsets", options.ending.word, "left out: a stream has no end")
+        self._options = options
+        self._schema = schema
+        self._states: dict[int, Epoch] = {}
+        self._first: Epoch | None = None
+        self._stop_at: Ranges | None = None
+        self._latest = 0
+        self._published = Positions()
+        self._commits = 0
+
+    # What Spark asks on the driver.
+
+    def initialOffset(self) -> dict[str, int]:
+        if self._first is None:
+            self._first = self._ask(self._begin)
+            self._remember(self._first)
+            self._publish(self._first)
+        return self._first.offset
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_messages is not None:
+            return ReadMaxRows(self._options.max_messages)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._stop_at = self._ask(lambda cursor: matching(cursor, self._options))
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        epoch = self._ask(lambda cursor: self._advance(cursor, self._state(cursor, start), limit))
+        self._remember(epoch)
+        return epoch.offset
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        return {"position": self._latest}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        before, after = self._ask(lambda cursor: (self._state(cursor, start), self._state(cursor, end)))
+        change = after.positions.since(before.positions)
+        ranges = Ranges(change.pids, before.positions.at(change.pids), change.seqs)
+        return [Split(part) for part in divided(ranges, self._options.splits)] or [Split(ranges)]
+
+    def commit(self, end: dict[str, int]) -> None:
+        self._commits += 1
+        epoch = self._ask(lambda cursor: self._state(cursor, end))
+        self._publish(epoch)
+        if self._commits % _FORGET_EVERY == 0:
+            self._ask(lambda cursor: positions.forget(cursor, epoch.number), writes=True)
+        self._states = {number: state for number, state in self._states.items() if number >= epoch.number}
+
+    # What an executor does.
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        return read_split(self._options, self._schema, partition.ranges)
+
+    def _begin(self, cursor: dbapi.Cursor) -> Epoch:
+        moment = positions.look(cursor)
+        stored = matching(cursor, self._options)
+        start = starting_at(cursor, stored, self._options.starting)
+        passed = start > 0
+        return self._kept(
+            lambda write: positions.keep_first(write, Positions(stored.pids[passed], start[passed]), moment)
+        )
+
+    def _advance(self, cursor: dbapi.Cursor, before: Epoch, limit: ReadLimit) -> Epoch:
+        """The epoch that a micro-batch after this one ends with: the same when there is nothing new."""
+        moment = positions.look(cursor)
+        backlog = self._backlog(cursor, before)
+        self._latest = before.messages + backlog.messages
+        chosen = self._admitted(cursor, backlog, limit, before.number).nonempty()
+        if not len(chosen.pids):
+            return before
+        change = Positions(chosen.pids, chosen.his)
+        return self._kept(lambda write: positions.keep_next(write, before, change, chosen.messages, moment))
+
+    def _backlog(self, cursor: dbapi.Cursor, before: Epoch) -> Ranges:
+        heads = matching(cursor, self._options)
+        backlog = Ranges(heads.pids, before.positions.at(heads.pids), heads.his)
+        if self._stop_at is not None:
+            ends = Positions(self._stop_at.pids, self._stop_at.his)
+            backlog = replace(backlog, his=np.minimum(backlog.his, ends.at(backlog.pids)))
+        return backlog.nonempty()
+
+    def _admitted(self, cursor: dbapi.Cursor, backlog: Ranges, limit: ReadLimit, turn: int) -> Ranges:
+        if isinstance(limit, ReadAllAvailable) or not len(backlog.pids):
+            return backlog
+        if self._options.max_messages is not None:
+            backlog = at_most(backlog, self._options.max_messages, turn).nonempty()
+        if self._options.max_bytes is not None:
+            backlog = about(backlog, self._options.max_bytes, _sizes(cursor, backlog), turn)
+        return backlog
+
+    def _state(self, cursor: dbapi.Cursor, offset: dict[str, int]) -> Epoch:
+        number = int(offset["epoch"])
+        if number not in self._states:
+            self._remember(positions.load(cursor, number))
+        return self._states[number]
+
+    def _remember(self, epoch: Epoch) -> None:
+        self._states[epoch.number] = epoch
+
+    def _publish(self, epoch: Epoch) -> None:
+        if self._options.group is not None:
+            positions.publish(self._options.database_url, self._options.group, epoch.positions.since(self._published))
+            self._published = epoch.positions
+
+    def _kept(self, keep: Callable[[dbapi.Cursor], Epoch]) -> Epoch:
+        """Written in a transaction of its own, after the one that looked."""
+        return self._ask(keep, writes=True)
+
+    def _ask(self, question: Callable[[dbapi.Cursor], _T], *, writes: bool = False) -> _T:
+        with arrow_reads(self._options.database_url, writes=writes) as cursor:
+            return question(cursor)
+
+
+def _sizes(cursor: dbapi.Cursor, backlog: Ranges) -> npt.NDArray[np.float64]:
+    """The size of a message in each partition, from a sample; where none was taken, the average of the sample."""
+    sample = np.linspace(0, len(backlog.pids) - 1, min(len(backlog.pids), _SAMPLED)).astype(np.int64)
+    pids, los = positions.list_text(backlog.pids[sample]), positions.list_text(backlog.los[sample])
+    cursor.execute(sql.query("spark_average_sizes"), parameters=(pids, los))
+    table = cursor.fetch_arrow_table()
+    place, size, count = (column.to_numpy().astype(np.int64) for column in table.columns)
+    known = np.full(len(backlog.pids), max(size.sum() / max(count.sum(), 1), 1.0))
+    known[sample[place - 1]] = np.maximum(size / count, 1.0)
+    return known
