@@ -4,6 +4,7 @@
     python -m benchmarks storage [--rounds N]
     python -m benchmarks http [--only NAME[,NAME]] [--seconds N] [--workers 1,2] [--long]
     python -m benchmarks coordination [--only NAME[,NAME]] [--scale N]
+    python -m benchmarks spark [--only NAME[,NAME]] [--scale N]       (`make bench-spark`; not part of all)
 
 `--record` writes the tables into benchmarks/RESULTS.md.
 """
@@ -28,16 +29,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("part", nargs="?", choices=["all", *PARTS], default="all", help="default: all")
     parser.add_argument("--record", action="store_true", help="write the tables into benchmarks/RESULTS.md")
     parser.add_argument("--rounds", type=int, default=60, help="storage: measured rounds per case (default 60)")
-    parser.add_argument("--only", type=_names, default=[], help="http, coordination: names of rows, with commas")
+    parser.add_argument("--only", type=_names, default=[], help="http, coordination, spark: names of rows, with commas")
     parser.add_argument("--seconds", type=float, default=4.0, help="http: measured seconds per row (default 4)")
     parser.add_argument("--workers", type=_numbers, default=[1, 2], help="http: numbers of workers (default 1,2)")
     parser.add_argument("--long", action="store_true", help="http: the 10-minute run too")
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="coordination: this part of each row's work (default 1)"
+        "--scale", type=float, default=1.0, help="coordination, spark: this part of each row's work (default 1)"
     )
     options = parser.parse_args(arguments)
-    if options.only and options.part not in ("http", "coordination"):
-        parser.error("--only goes with http or with coordination")
+    if options.only and options.part not in ("http", "coordination", "spark"):
+        parser.error("--only goes with http, coordination or spark")
     return options
 
 
@@ -53,8 +54,8 @@ def main() -> int:
     options = parse(sys.argv[1:])
     console = Console()
     command = " ".join(["python -m benchmarks", *sys.argv[1:]])
-    chosen = PARTS if options.part == "all" else {options.part: PARTS[options.part]}
-    failed = [part(options, console, command) for part in chosen.values()]
+    chosen = [options.part] if options.part != "all" else [name for name in PARTS if name != "spark"]
+    failed = [PARTS[name](options, console, command) for name in chosen]
     return 1 if any(failed) else 0
 
 
@@ -85,7 +86,17 @@ def _coordination(options: argparse.Namespace, console: Console, command: str) -
     return bool(report.failures)
 
 
-PARTS = {"storage": _storage, "http": _http, "coordination": _coordination}
+def _spark(options: argparse.Namespace, console: Console, command: str) -> bool:
+    from .spark import table as spark  # it takes PySpark a second to be imported
+
+    report = spark.measure(spark.Options(only=options.only, scale=options.scale), console)
+    spark.show(console, report)
+    if options.record:
+        spark.record(RESULTS, report, command)
+    return bool(report.failures)
+
+
+PARTS = {"storage": _storage, "http": _http, "coordination": _coordination, "spark": _spark}
 """Each measures, shows and records, and says whether something went wrong."""
 
 

@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import unquote, urlsplit
 
 import asyncpg
 
@@ -120,9 +121,25 @@ class Lab:
     def database(self, name: str) -> str:
         return replace(self._postgres, database=name).dsn
 
+    def make_database(self, name: str) -> str:
+        """The URL of a new database without messages; it is there until the lab closes."""
+        self.admin(f"create database {name} template {_TEMPLATE}")
+        return self.database(name)
+
+    def for_jdbc(self, dsn: str) -> dict[str, str]:
+        """The same database for Java, which knows no Unix sockets, in a lab with TCP."""
+        found = urlsplit(self._postgres.tcp_dsn or "")
+        url = f"jdbc:postgresql://{found.hostname}:{found.port}{urlsplit(dsn).path}"
+        return {"url": url, "user": found.username or "", "password": unquote(found.password or "")}
+
     def admin(self, *statements: str) -> None:
+        self.run(self._postgres.dsn, *statements)
+
+    def run(self, dsn: str, *statements: str) -> None:
+        """As the database's owner, one after the other."""
+
         async def work() -> None:
-            connection = await asyncpg.connect(self._postgres.dsn)
+            connection = await asyncpg.connect(dsn)
             try:
                 for statement in statements:
                     await connection.execute(statement)
@@ -133,13 +150,13 @@ class Lab:
 
 
 @contextmanager
-def open_lab(*, count_statements: bool = False) -> Iterator[tuple[Lab, str]]:
+def open_lab(*, count_statements: bool = False, tcp: bool = False) -> Iterator[tuple[Lab, str]]:
     """The lab, and PostgreSQL's version. Counting statements costs PostgreSQL a little CPU."""
     settings = {"shared_preload_libraries": "pg_stat_statements"} if count_statements else {}
     with tempfile.TemporaryDirectory(prefix="queen-bench-", ignore_cleanup_errors=True) as made:
         directory = Path(made)
         directory.chmod(0o755)  # under root, PostgreSQL runs as another user
-        with EmbeddedPostgres(directory / "data", settings=settings) as postgres:
+        with EmbeddedPostgres(directory / "data", port=free_port() if tcp else None, settings=settings) as postgres:
             lab = Lab(directory, postgres)
             lab.admin(f"create database {_TEMPLATE}")
             if count_statements:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 _WIDTH = 140
+HEAD = ("work", "measured", "target", "ratio", "", "beside")
+"""The columns of a table of rows."""
+_Bench = TypeVar("_Bench")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +29,42 @@ class Line:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`value` is held against the target; `beside` says what it comes from."""
+
+    value: float
+    beside: str
+
+
 def verdict(met: bool | None) -> str:
     return "" if met is None else "met" if met else "MISSED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Generic[_Bench]):
+    """One figure and its target. `shown` is how a value reads, and `figure` what it is, where that is not clear."""
+
+    name: str
+    work: str
+    measure: Callable[[_Bench], Measured]
+    target: float
+    shown: str
+    figure: str = ""
+    at_least: bool = False
+
+    def line(self, measured: Measured) -> Line:
+        met = measured.value >= self.target if self.at_least else measured.value <= self.target
+        figure = f"{self.figure} " if self.figure else ""
+        cells = (
+            self.work,
+            figure + self.shown.format(measured.value),
+            f"{figure}{'≥' if self.at_least else '≤'} {self.shown.format(self.target)}",
+            f"{measured.value / self.target:.2f}",
+            verdict(met),
+            measured.beside,
+        )
+        return Line(self.name, cells, met)
 
 
 def machine(version: str) -> str:

@@ -12,6 +12,7 @@ from ..load.counting import STATEMENTS, Counted, CountJob, QuietJob
 from ..load.process import Job, run
 from ..load.waking import WakeJob
 from ..load.window import Figures
+from ..tables import Measured
 from .gateways import notifications
 from .sealing import seal_and_open
 
@@ -36,14 +37,6 @@ class Bench:
 
     def counted(self, server: Server) -> Counted:
         return Counted(statistics=self.lab.statistics, database=server.database)
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """`value` is held against the target; `beside` says what it comes from."""
-
-    value: float
-    beside: str
 
 
 def wake_here(bench: Bench, *, workers: int) -> Measured:

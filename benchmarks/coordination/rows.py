@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-from ..tables import Line, verdict
+from ..tables import Row
 from .measures import (
     SERVERS,
     Bench,
-    Measured,
     contended_saved,
     packets,
     push_saved,
@@ -24,36 +21,9 @@ from .measures import (
 
 UPKEEP = 0.05
 """Statements that a push may cost beside its own: the vacuum of hot tables after so many of them."""
-HEAD = ("work", "measured", "target", "ratio", "", "beside")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """`shown` is how a value reads, and `figure` what it is, where that is not clear."""
-
-    name: str
-    work: str
-    measure: Callable[[Bench], Measured]
-    target: float
-    shown: str
-    figure: str = ""
-    at_least: bool = False
-
-    def line(self, measured: Measured) -> Line:
-        met = measured.value >= self.target if self.at_least else measured.value <= self.target
-        figure = f"{self.figure} " if self.figure else ""
-        cells = (
-            self.work,
-            figure + self.shown.format(measured.value),
-            f"{figure}{'≥' if self.at_least else '≤'} {self.shown.format(self.target)}",
-            f"{measured.value / self.target:.2f}",
-            verdict(met),
-            measured.beside,
-        )
-        return Line(self.name, cells, met)
-
-
-ROWS = [
+ROWS: list[Row[Bench]] = [
     Row(
         name="wake",
         work="a push wakes a parked poll at the same worker",

@@ -11,9 +11,9 @@ from rich.console import Console
 from .. import tables
 from ..lab import Lab, open_lab
 from ..load.connection import BadAnswer
-from ..tables import Line
+from ..tables import HEAD, Line, Row
 from .measures import Bench
-from .rows import HEAD, ROWS, Row
+from .rows import ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Report:
     machine: str
 
 
-def chosen(options: Options) -> list[Row]:
+def chosen(options: Options) -> list[Row[Bench]]:
     tables.check_names(options.only, [row.name for row in ROWS])
     return [row for row in ROWS if not options.only or row.name in options.only]
 
@@ -50,7 +50,7 @@ def measure(options: Options, console: Console) -> Report:
     return Report(lines, failures, tables.machine(version))
 
 
-def _measure(lab: Lab, row: Row, scale: float, console: Console) -> Line:
+def _measure(lab: Lab, row: Row[Bench], scale: float, console: Console) -> Line:
     with console.status(row.name) as status:
         bench = Bench(lab, lambda text: status.update(f"{row.name}: {text}"), scale)
         return row.line(row.measure(bench))

@@ -13,14 +13,13 @@ from benchmarks import __main__ as command
 from benchmarks import tables
 from benchmarks.coordination import rows as coordination
 from benchmarks.coordination import table as coordination_table
-from benchmarks.coordination.measures import Measured
 from benchmarks.http.lines import HEAD, line
 from benchmarks.http.rows import ROWS
 from benchmarks.http.table import Options, Report, chosen, record
 from benchmarks.lab import Cpu
 from benchmarks.load.window import Figures
 from benchmarks.processes import cpu_seconds, resident_bytes, tree
-from benchmarks.tables import Line
+from benchmarks.tables import Line, Measured
 
 BY_NAME = {row.name: row for row in ROWS}
 BEGIN, END = tables.marks("http")

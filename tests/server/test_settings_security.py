@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from tests.http.tokens import SECRET, bearer, ed25519, hs256, pem, rsa, signed
 from tests.server.reading import problems, settings
 
 URL = "https://issuer.example.com/jwks.json"
-KEY = os.urandom(32).hex()
+KEY = "37399bf49155a408ca7f1954f151425c3485f0fa158c7ce8569023baea2883fa"
 
 
 def nobody_minds(message: str) -> None:
@@ -58,7 +57,10 @@ def test_an_encryption_key_is_64_hexadecimal_digits_and_never_shown(key: str) ->
     assert problem.startswith("QUEEN_ENCRYPTION_KEY is '****'; it must be 64 hexadecimal digits")
 
 
-@pytest.mark.parametrize("secret", ["short", "x" * 31, "é" * 15, pem(rsa()).replace("\n", "")])
+_WEAK = {"word": "short", "31 bytes": "x" * 31, "two-byte": "é" * 15, "public key": pem(rsa()).replace("\n", "")}
+
+
+@pytest.mark.parametrize("secret", list(_WEAK.values()), ids=list(_WEAK))
 def test_weak_secrets_are_refused_and_never_shown(secret: str) -> None:
     [problem] = problems(JWT_ENABLED="true", JWT_SECRET=secret)
     assert problem.startswith("JWT_SECRET is '****'; it must be a")

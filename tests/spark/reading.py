@@ -44,9 +44,14 @@ def batch(
     return [row for part in source.partitions() for each in source.read(part) for row in each.to_pylist()]
 
 
+opened: list[MessageStreamReader] = []
+"""Streams of the running test; each keeps a connection until it is stopped."""
+
+
 def stream(url: str, **options: object) -> MessageStreamReader:
     given = {"databaseUrl": url, "queue": "*"} | {name: str(value) for name, value in options.items()}
-    return MessageStreamReader(read_options(given, {}), schema())
+    opened.append(MessageStreamReader(read_options(given, {}), schema()))
+    return opened[-1]
 
 
 def between(source: MessageStreamReader, start: dict[str, int], end: dict[str, int]) -> Rows:
@@ -64,4 +69,4 @@ def places(rows: Rows) -> list[tuple[str, str, int]]:
     return [(row["queue"], row["partition"], row["seq"]) for row in rows]
 
 
-__all__ = ["Rows", "batch", "between", "places", "reader", "schema", "step", "stream"]
+__all__ = ["Rows", "batch", "between", "opened", "places", "reader", "schema", "step", "stream"]

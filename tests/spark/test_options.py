@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
 from queenmq.spark.errors import OptionError, UnknownOption
-from queenmq.spark.options import OPTIONS, read_options, write_options
+from queenmq.spark.options import OPTIONS, markdown, read_options, write_options
 
 URL = "postgresql://queen@db:5432/queen"
 READ = {"databaseUrl": URL, "queue": "orders"}
@@ -151,3 +152,8 @@ def test_every_option_has_one_row() -> None:
     names = [row.name.lower() for row in OPTIONS]
     assert len(set(names)) == len(names)
     assert all(row.doc and not row.doc.endswith(".") for row in OPTIONS)
+
+
+def test_the_page_lists_them_all() -> None:
+    page = Path(__file__).parents[2] / "docs" / "spark.md"
+    assert markdown() in page.read_text("utf-8")

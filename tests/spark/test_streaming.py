@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 
 import asyncpg
@@ -17,9 +18,16 @@ from queenmq.spark.positions import release_holds
 from queenmq.storage import holds
 from queenmq.storage.groups import describe
 from queenmq.storage.store import Store
-from tests.spark.reading import Rows, between, places, step, stream
+from tests.spark.reading import Rows, between, opened, places, step, stream
 
 INSERT = "insert into queen.messages (queue, partition, payload) values ($1, $2, '{}')"
+
+
+@pytest.fixture(autouse=True)
+def stopping() -> Iterator[None]:
+    yield
+    while opened:
+        opened.pop().stop()
 
 
 @pytest.fixture
@@ -358,3 +366,33 @@ class TestHolds:
         await push(queue, 1)
         rows, at = step(source, at)
         assert ("orders", "late", 2) in places(rows)
+
+
+class TestConnection:
+    async def test_one_that_broke_is_replaced(self, database: str, queue: Store, late: asyncpg.Connection) -> None:
+        source = stream(database)
+        at = source.initialOffset()
+        await push(queue, 2)
+        _, at = step(source, at)
+        ended = await late.fetchval(
+            "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+        assert ended >= 1
+        other = await Store.open(database)
+        await push(other, 3)
+        await other.close()
+        assert [row["seq"] for row in step(source, at)[0]] == [3, 4, 5]
+        source.stop()
+
+    async def test_a_task_gets_neither_the_connection_nor_the_positions(self, database: str, queue: Store) -> None:
+        source = stream(database)
+        at = source.initialOffset()
+        for number in range(50):
+            await push(queue, 1, f"p{number}")
+        step(source, at)
+        copy = pickle.loads(pickle.dumps(source))
+        assert len(pickle.dumps(source)) < 2000
+        assert [
+            len(list(copy.read(part))) for part in source.partitions(at, source.latestOffset(at, ReadAllAvailable()))
+        ]

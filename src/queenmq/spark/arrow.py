@@ -68,15 +68,6 @@ class _Segments:
         starts = np.cumsum(self._counts) - self._counts
         self._index: Ints = np.arange(self._total) - starts[self._owner]
         self._made: dict[str, pa.Array] = {}
-        self._makers: dict[str, Callable[[], pa.Array]] = {
-            "seq": self._seq,
-            "message_id": self._message_id,
-            "transaction_id": self._transaction_id,
-            "trace_id": lambda: self._optional("trace_ids"),
-            "producer_sub": lambda: self._optional("subs"),
-            "payload": lambda: self._payloads()[0],
-            "encrypted": lambda: self._payloads()[1],
-        }
 
     def column(self, field: pa.Field) -> pa.Array:
         if field.name == "data":
@@ -93,8 +84,8 @@ class _Segments:
 
     def _get(self, name: str) -> pa.Array:
         if name not in self._made:
-            maker = self._makers.get(name)
-            self._made[name] = maker() if maker else self._segments.column(name).take(pa.array(self._owner))
+            maker = _MAKERS.get(name)
+            self._made[name] = maker(self) if maker else self._segments.column(name).take(pa.array(self._owner))
         return self._made[name]
 
     def _seqs(self) -> Ints:
@@ -168,6 +159,18 @@ class _Segments:
         places = np.full(self._total, len(values) - 1)
         places[present[self._owner]] = np.arange(len(values) - 1)
         return values.take(pa.array(places))
+
+
+# Not in the object: it would refer to itself, and its memory wait for the garbage collector.
+_MAKERS: Final[dict[str, Callable[[_Segments], pa.Array]]] = {
+    "seq": _Segments._seq,
+    "message_id": _Segments._message_id,
+    "transaction_id": _Segments._transaction_id,
+    "trace_id": lambda batch: batch._optional("trace_ids"),
+    "producer_sub": lambda batch: batch._optional("subs"),
+    "payload": lambda batch: batch._payloads()[0],
+    "encrypted": lambda batch: batch._payloads()[1],
+}
 
 
 def _unjoined(joined: pa.Array, counts: Ints) -> pa.Array:

@@ -10,9 +10,10 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from .. import sql
 from ..storage.pool import connect
 from ..storage.url import without_password
 from .errors import NotReady, Unreachable
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _MISSING: Final = ("42P01", "42883", "3F000", "42703")  # undefined table, function, schema, column
-_SNAPSHOT: Final = "set transaction isolation level repeatable read, read only"
 
 
 def with_password(url: str) -> str:
@@ -34,26 +34,68 @@ def with_password(url: str) -> str:
 
 @contextmanager
 def arrow_reads(url: str, *, writes: bool = False) -> Iterator[dbapi.Cursor]:
-    """A cursor in one transaction that returns Arrow batches. Its statements all see the database as it is at the
-    first of them and can only read; those of one that `writes` see each other's time, and are committed at the end."""
-    from adbc_driver_postgresql import dbapi
-
+    """A cursor in one transaction, on a connection of its own; as ArrowSession has it."""
+    session = ArrowSession(url)
     try:
-        connection = dbapi.connect(_for_libpq(with_password(url)), autocommit=False)
-    except dbapi.Error as error:
-        raise Unreachable(f"PostgreSQL cannot be reached: {_first_line(error)}") from None
-    with connection, connection.cursor() as cursor:
-        try:
-            if not writes:
-                cursor.execute(_SNAPSHOT)
+        with session.transaction(writes=writes) as cursor:
             yield cursor
-            connection.commit()
-        except dbapi.ProgrammingError as error:
-            if error.sqlstate in _MISSING:
+    finally:
+        session.close()
+
+
+class ArrowSession:
+    """A connection that returns Arrow batches, opened when it is needed and kept. One that broke is replaced."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: dbapi.Connection | None = None
+
+    @contextmanager
+    def transaction(self, *, writes: bool = False) -> Iterator[dbapi.Cursor]:
+        """Its statements all see the database as it is at the first of them, and can only read. Those of one that
+        `writes` see each what is there when it begins, and are committed at the end."""
+        from adbc_driver_postgresql import dbapi
+
+        cursor = self._begun(sql.query("spark_begin_writes" if writes else "spark_begin_reads"))
+        try:
+            with cursor:
+                yield cursor
+            assert self._connection is not None
+            self._connection.commit()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, dbapi.ProgrammingError) and error.sqlstate in _MISSING:
                 raise NotReady(
                     "the database has no queenmq schema, or that of another version; run: queen db migrate"
                 ) from error
             raise
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):  # it may be broken
+                connection.close()
+
+    def _begun(self, statement: str) -> dbapi.Cursor:
+        from adbc_driver_postgresql import dbapi
+
+        kept = self._connection is not None
+        try:
+            cursor = self._opened().cursor()
+            cursor.execute(statement)
+        except dbapi.Error as error:
+            self.close()
+            if kept:
+                return self._begun(statement)
+            raise Unreachable(f"PostgreSQL cannot be reached: {_first_line(error)}") from None
+        return cursor
+
+    def _opened(self) -> dbapi.Connection:
+        from adbc_driver_postgresql import dbapi
+
+        if self._connection is None:
+            self._connection = dbapi.connect(_for_libpq(with_password(self._url)), autocommit=False)
+        return self._connection
 
 
 @asynccontextmanager

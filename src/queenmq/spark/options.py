@@ -328,3 +328,13 @@ def _choice(values: Mapping[str, str], option: str, allowed: tuple[str, ...], de
     if value not in allowed:
         raise OptionError(option, value, " or ".join(allowed))
     return value
+
+
+def markdown() -> str:
+    """The table of all options, for docs/spark.md."""
+    lines = ["| option | for | default | what it is |", "|---|---|---|---|"]
+    kinds = {"read": "reading", "write": "writing", "both": "both"}
+    for row in OPTIONS:
+        default = f"`{row.default}`" if row.default else ""
+        lines.append(f"| `{row.name}` | {kinds[row.kind]} | {default} | {row.doc} |")
+    return "\n".join(lines) + "\n"

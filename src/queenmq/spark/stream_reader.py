@@ -26,11 +26,11 @@ from pyspark.sql.streaming.datasource import (
 from .. import sql
 from . import positions
 from .admission import about, at_most
-from .connecting import arrow_reads
+from .connecting import ArrowSession
 from .errors import OptionError
 from .options import ReadOptions
 from .planning import Ranges, divided, matching, starting_at
-from .positions import Epoch, Positions
+from .positions import Epoch, Moment, Positions
 from .reader import Split, read_split
 from .schema import check_schema
 
@@ -55,6 +55,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError("endingOffsets", options.ending.word, "left out: a stream has no end")
         self._options = options
         self._schema = schema
+        self._session = ArrowSession(options.database_url)
         self._states: dict[int, Epoch] = {}
         self._first: Epoch | None = None
         self._stop_at: Ranges | None = None
@@ -62,11 +63,16 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._published = Positions()
         self._commits = 0
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """What a task gets: the positions of all partitions and the connection stay here."""
+        return type(self), (self._options, self._schema)
+
     # What Spark asks on the driver.
 
     def initialOffset(self) -> dict[str, int]:
         if self._first is None:
-            self._first = self._ask(self._begin)
+            moment, start = self._ask(self._beginning)
+            self._first = self._ask(lambda cursor: positions.keep_first(cursor, start, moment), writes=True)
             self._remember(self._first)
             self._publish(self._first)
         return self._first.offset
@@ -82,7 +88,12 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stop_at = self._ask(lambda cursor: matching(cursor, self._options))
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        epoch = self._ask(lambda cursor: self._advance(cursor, self._state(cursor, start), limit))
+        before = self._state(start)
+        moment, chosen = self._ask(lambda cursor: self._next(cursor, before, limit))
+        if not len(chosen.pids):
+            return before.offset
+        change, count = Positions(chosen.pids, chosen.his), chosen.messages
+        epoch = self._ask(lambda cursor: positions.keep_next(cursor, before, change, count, moment), writes=True)
         self._remember(epoch)
         return epoch.offset
 
@@ -90,18 +101,21 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"position": self._latest}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        before, after = self._ask(lambda cursor: (self._state(cursor, start), self._state(cursor, end)))
+        before, after = self._state(start), self._state(end)
         change = after.positions.since(before.positions)
         ranges = Ranges(change.pids, before.positions.at(change.pids), change.seqs)
         return [Split(part) for part in divided(ranges, self._options.splits)] or [Split(ranges)]
 
     def commit(self, end: dict[str, int]) -> None:
         self._commits += 1
-        epoch = self._ask(lambda cursor: self._state(cursor, end))
+        epoch = self._state(end)
         self._publish(epoch)
         if self._commits % _FORGET_EVERY == 0:
             self._ask(lambda cursor: positions.forget(cursor, epoch.number), writes=True)
         self._states = {number: state for number, state in self._states.items() if number >= epoch.number}
+
+    def stop(self) -> None:
+        self._session.close()
 
     # What an executor does.
 
@@ -109,25 +123,18 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Split)
         return read_split(self._options, self._schema, partition.ranges)
 
-    def _begin(self, cursor: dbapi.Cursor) -> Epoch:
+    def _beginning(self, cursor: dbapi.Cursor) -> tuple[Moment, Positions]:
         moment = positions.look(cursor)
         stored = matching(cursor, self._options)
         start = starting_at(cursor, stored, self._options.starting)
-        passed = start > 0
-        return self._kept(
-            lambda write: positions.keep_first(write, Positions(stored.pids[passed], start[passed]), moment)
-        )
+        return moment, Positions(stored.pids[start > 0], start[start > 0])
 
-    def _advance(self, cursor: dbapi.Cursor, before: Epoch, limit: ReadLimit) -> Epoch:
-        """The epoch that a micro-batch after this one ends with: the same when there is nothing new."""
+    def _next(self, cursor: dbapi.Cursor, before: Epoch, limit: ReadLimit) -> tuple[Moment, Ranges]:
+        """What a micro-batch after this epoch reads."""
         moment = positions.look(cursor)
         backlog = self._backlog(cursor, before)
         self._latest = before.messages + backlog.messages
-        chosen = self._admitted(cursor, backlog, limit, before.number).nonempty()
-        if not len(chosen.pids):
-            return before
-        change = Positions(chosen.pids, chosen.his)
-        return self._kept(lambda write: positions.keep_next(write, before, change, chosen.messages, moment))
+        return moment, self._admitted(cursor, backlog, limit, before.number).nonempty()
 
     def _backlog(self, cursor: dbapi.Cursor, before: Epoch) -> Ranges:
         heads = matching(cursor, self._options)
@@ -146,10 +153,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             backlog = about(backlog, self._options.max_bytes, _sizes(cursor, backlog), turn)
         return backlog
 
-    def _state(self, cursor: dbapi.Cursor, offset: dict[str, int]) -> Epoch:
+    def _state(self, offset: dict[str, int]) -> Epoch:
         number = int(offset["epoch"])
         if number not in self._states:
-            self._remember(positions.load(cursor, number))
+            self._remember(self._ask(lambda cursor: positions.load(cursor, number)))
         return self._states[number]
 
     def _remember(self, epoch: Epoch) -> None:
@@ -160,12 +167,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             positions.publish(self._options.database_url, self._options.group, epoch.positions.since(self._published))
             self._published = epoch.positions
 
-    def _kept(self, keep: Callable[[dbapi.Cursor], Epoch]) -> Epoch:
-        """Written in a transaction of its own, after the one that looked."""
-        return self._ask(keep, writes=True)
-
     def _ask(self, question: Callable[[dbapi.Cursor], _T], *, writes: bool = False) -> _T:
-        with arrow_reads(self._options.database_url, writes=writes) as cursor:
+        with self._session.transaction(writes=writes) as cursor:
             return question(cursor)
 
 

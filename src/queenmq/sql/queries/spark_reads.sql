@@ -1,3 +1,9 @@
+-- name: spark_begin_reads
+set transaction isolation level repeatable read, read only;
+
+-- name: spark_begin_writes
+set transaction isolation level read committed, read write;
+
 -- name: spark_prepare_reads
 -- The plan of this transaction's reads, as settings: statements whose result is copied out as a stream take no parameters. Nested
 -- loops only: they return ranges in the order given, and never keep a result to sort or hash it.
