@@ -32,6 +32,8 @@ LEVELS = {
     ("POST", "/internal/api/notify"): "A",
     ("GET", "/health"): "P",
     ("GET", "/ready"): "P",
+    ("GET", "/api/v1/status/analytics"): "R",
+    ("GET", "/api/v1/status/pipelines"): "R",
     ("GET", "/internal/api/engine/stats"): "A",
 }
 REACH = {"P": 0, "R": 1, "RW": 2, "A": 3}

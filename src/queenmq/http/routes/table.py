@@ -12,7 +12,7 @@ from typing import Final
 
 from ..answer import Answer
 from ..auth import Level
-from . import coordination, health, leases, messages, queues, transactions
+from . import coordination, health, leases, messages, pipelines, queues, status, transactions
 from .context import Call, Context
 
 Handler = Callable[[Context, Call], Awaitable[Answer]]
@@ -39,6 +39,8 @@ ROUTES: Final = (
     Row("POST", "/api/v1/lease/{leaseId}/extend", "RW", leases.extend),
     Row("POST", "/api/v1/configure", "RW", queues.configure_queue),
     Row("DELETE", "/api/v1/resources/queues/{queue}", "A", queues.delete_queue),
+    Row("GET", "/api/v1/status/analytics", "R", status.analytics, head=True),
+    Row("GET", "/api/v1/status/pipelines", "R", pipelines.states, head=True),
     Row("GET", "/api/v1/system/shared-state", "A", coordination.shared_state, head=True),
     Row("GET", "/internal/api/shared-state/stats", "A", coordination.shared_state, head=True),
     Row("GET", "/internal/api/inter-instance/stats", "A", coordination.shared_state, head=True),
