@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenmq.spark.admission import about, at_most
-from queenmq.spark.planning import Ranges, default_splits, divided, like_patterns, texts
+from queenmq.spark.planning import Ranges, default_splits, divided, like_patterns, stream_splits, texts
 
 amounts = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
@@ -57,6 +57,14 @@ def test_small_reads_are_not_divided() -> None:
     assert default_splits(1) == 1
     assert default_splits(19_999) == 1
     assert default_splits(10**9) >= 4
+
+
+def test_how_a_micro_batch_is_divided_does_not_depend_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for cores in (1, 2, 64):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        found.append([stream_splits(messages) for messages in (1, 20_000, 10**6, 10**9)])
+    assert found == [[1, 2, 8, 8]] * 3
 
 
 @given(amounts, st.integers(1, 300), st.integers(0, 1000))

@@ -1,20 +1,18 @@
 """Ways to the database for Spark's processes: Arrow reads over ADBC, typed calls over the storage engine.
 
 Plans carry a URL without its password. Whoever connects finds the password in its own environment: in DATABASE_URL
-when that is the same database, else in PGPASSWORD, which both drivers read by themselves.
+when that is the same database, else in PGPASSWORD, which both drivers read by themselves. Spark starts a process for
+every plan and many for tasks, so what not each of them needs is imported where it is used.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from .. import sql
-from ..storage.pool import connect
 from ..storage.url import without_password
 from .errors import NotReady, Unreachable
 
@@ -101,6 +99,8 @@ class ArrowSession:
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection for typed calls."""
+    from ..storage.pool import connect
+
     connection = await connect(with_password(url))
     try:
         yield connection
@@ -111,6 +111,8 @@ async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
 def call(url: str, work: Callable[[asyncpg.Connection], Awaitable[_T]]) -> _T:
     """One typed call on a connection of its own, from code that is not asynchronous. In a thread of its own: notebooks
     have an event loop that is running already."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
     async def called() -> _T:
         async with connected(url) as connection:

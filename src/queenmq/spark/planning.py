@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SMALLEST_SPLIT: Final = 10_000
 """Messages below which another task costs more than it saves."""
+_STREAM_SPLITS: Final = 8
 TICK: Final = timedelta(microseconds=1)
 
 
@@ -146,6 +147,12 @@ def seqs_at(cursor: dbapi.Cursor, pids: Ints, moment: datetime) -> Ints:
     cursor.execute(sql.query("spark_seqs_at"), parameters=(array(pids), moment.isoformat()))
     found: Ints = cursor.fetch_arrow_table().column(0).to_numpy().astype(np.int64)
     return found
+
+
+def stream_splits(messages: int) -> int:
+    """Of a micro-batch that may be planned again on another machine: who writes it derives ids from the task, so the
+    cores of the machine must not matter."""
+    return max(1, min(_STREAM_SPLITS, messages // SMALLEST_SPLIT))
 
 
 def divided(ranges: Ranges, splits: int | None) -> list[Ranges]:

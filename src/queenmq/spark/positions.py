@@ -16,7 +16,6 @@ import numpy as np
 
 from .. import sql
 from ..domain.segments import array
-from ..storage import holds
 from .connecting import call
 from .errors import NotReady
 
@@ -159,6 +158,7 @@ def _gone(number: int | None) -> NotReady:
 def release_holds(url: str, epoch: int, holder: str) -> None:
     """Let retention have what the batch that ended at this epoch, and all before it, contain. Only for epochs whose
     batch is committed."""
+    from ..storage import holds
 
     async def work(connection: asyncpg.Connection) -> None:
         rows = await connection.fetch(sql.query("spark_positions"), epoch)

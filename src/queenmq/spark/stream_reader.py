@@ -29,7 +29,7 @@ from .admission import about, at_most
 from .connecting import ArrowSession
 from .errors import OptionError
 from .options import ReadOptions
-from .planning import Ranges, divided, matching, starting_at
+from .planning import Ranges, divided, matching, starting_at, stream_splits
 from .positions import Epoch, Moment, Positions
 from .reader import Split, read_split
 from .schema import check_schema
@@ -104,7 +104,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, after = self._state(start), self._state(end)
         change = after.positions.since(before.positions)
         ranges = Ranges(change.pids, before.positions.at(change.pids), change.seqs)
-        return [Split(part) for part in divided(ranges, self._options.splits)] or [Split(ranges)]
+        splits = self._options.splits or stream_splits(ranges.messages)
+        return [Split(part) for part in divided(ranges, splits)] or [Split(ranges)]
 
     def commit(self, end: dict[str, int]) -> None:
         self._commits += 1

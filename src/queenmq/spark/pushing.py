@@ -1,0 +1,92 @@
+"""How the parcels of a task are pushed: one after the other, while the next ones are made ready.
+
+A push that meets a server or database which is away or overloaded is repeated for a while. Every message has its
+transactionId, so nothing is stored twice, whatever became of the attempts before.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ..domain.segments import Parcel
+from .errors import WriteRefused
+
+_AHEAD: Final = 10  # parcels: what Spark hands over at once, at the usual size of a push
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 5.0
+_log: Final = logging.getLogger("queenmq.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Messages that were stored, and those that were there already."""
+
+    queued: int = 0
+    duplicates: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.queued + other.queued, self.duplicates + other.duplicates)
+
+
+class Pusher(Protocol):
+    """A way to the queue. All calls come from one thread."""
+
+    def push(self, parcel: Parcel) -> Tally:
+        """When it returns, every message is stored. Raises WriteRefused."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def push_all(parcels: Iterable[Parcel], pusher: Pusher) -> Tally:
+    """A parcel is pushed when the one before it is stored, and none after one that failed: that keeps the order in each
+    partition, in this attempt and together with the next."""
+    tally, waiting, failed = Tally(), deque[Future[Tally]](), threading.Event()
+
+    def push(parcel: Parcel) -> Tally:
+        if failed.is_set():
+            raise WriteRefused("an earlier push of this task has failed")
+        try:
+            return pusher.push(parcel)
+        except BaseException:
+            failed.set()
+            raise
+
+    with ThreadPoolExecutor(1, thread_name_prefix="queen-push") as thread:
+        try:
+            for parcel in parcels:
+                waiting.append(thread.submit(push, parcel))
+                if len(waiting) > _AHEAD:
+                    tally += waiting.popleft().result()
+            return sum((future.result() for future in waiting), tally)
+        finally:
+            thread.submit(pusher.close).result()
+
+
+class Patience:
+    """The pauses between the attempts of one push, and their end."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until: float | None = None
+        self._pause = _FIRST_PAUSE
+
+    def wait(self, why: str, after: float | None = None) -> None:
+        """Until the next attempt; `after` seconds when the other side said so. Raises WriteRefused at the end."""
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + self._seconds
+            _log.warning("a push is repeated for up to %g s: %s", self._seconds, why)
+        if now >= self._until:
+            raise WriteRefused(f"a push was given up after {self._seconds:g} s (maxRetrySeconds): {why}")
+        pause = self._pause * random.uniform(0.5, 1.0) if after is None else after
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        time.sleep(min(pause, self._until - now))
