@@ -127,7 +127,7 @@ def test_a_figure_of_coordination_is_held_against_its_target(
     made = coordinated(name, value)
     assert made.cells[1:-1] == cells
     assert made.met is met
-    assert len(made.cells) == len(coordination.HEAD)
+    assert len(made.cells) == len(tables.HEAD)
 
 
 def test_rows_are_chosen_within_one_part(capsys: pytest.CaptureFixture[str]) -> None:

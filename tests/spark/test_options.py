@@ -28,6 +28,9 @@ class TestReading:
         assert found.decrypt
         assert (found.max_messages, found.max_bytes, found.splits, found.group) == (None, None, None, None)
 
+    def test_what_spark_itself_adds_is_left_alone(self) -> None:
+        assert read_options(READ | {"queryName": "q", "checkpointLocation": "c", "path": "p"}, {}).queues == ("orders",)
+
     def test_names_ignore_case_as_sparks_do(self) -> None:
         assert read_options({"DATABASEURL": URL, "Queue": "a", "NumSplits": "3"}, {}).splits == 3
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from queenmq import __version__
-from queenmq.cli import db
+from queenmq.cli import db, pipeline
 from queenmq.cli.config import config
 from queenmq.cli.console import complain
 from queenmq.cli.exits import Exit
@@ -17,6 +17,7 @@ from queenmq.embedded import EmbeddedPostgresError
 from queenmq.server.listening import ListenError
 from queenmq.server.settings import SettingsError
 from queenmq.server.supervisor import WorkersFailed
+from queenmq.spark.errors import SparkError
 from queenmq.storage.errors import AccessRefused, DatabaseUnavailable, SchemaChanged, SchemaNewer, StorageError
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(config)
 app.add_typer(db.app, name="db")
+app.add_typer(pipeline.app, name="pipeline")
 
 
 _STORAGE_EXITS = {
@@ -75,3 +77,6 @@ def main() -> None:
     except StorageError as error:
         complain(error.message)
         sys.exit(_STORAGE_EXITS.get(error.code, Exit.DATABASE))
+    except SparkError as error:
+        complain(error.message)
+        sys.exit(pipeline.exit_of(error))

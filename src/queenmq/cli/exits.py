@@ -25,4 +25,7 @@ class Exit(IntEnum):
     DATABASE = 6, "PostgreSQL refused or failed to do what was asked."
     PROBLEMS = 7, "`queen db check` found problems."
     LISTEN = 8, "The address or port to listen on cannot be used. Nothing was started."
+    PIPELINE = 9, "A pipeline failed, or has not stopped in time."
+    DIFFERENCES = 10, "`queen pipeline run backfill-check` found differences."
+    SPARK = 11, "Spark is not installed, or there is no Java for it."
     INTERRUPTED = 130, "Ctrl-C ended the command. `queen serve` stops in good order instead, with 0."

@@ -8,7 +8,8 @@ SparkError
 ├── DataLoss           retention removed messages before they were read
 ├── Unreadable         a payload cannot be decrypted with the key that was given
 ├── WriteRefused       the queue refused rows for good (bad names, a full queue, a payload that is not JSON)
-└── PipelineError      a pipeline cannot run as it was asked to
+├── PipelineError      a pipeline cannot run as it was asked to
+└── PipelineFailed     a pipeline failed, and was given up
 """
 
 from __future__ import annotations
@@ -82,3 +83,9 @@ class WriteRefused(SparkError):
 
 class PipelineError(SparkError):
     code = "pipeline_error"
+
+
+class PipelineFailed(SparkError):
+    """A run that ended for a reason which is not in how it was asked for."""
+
+    code = "pipeline_failed"

@@ -94,7 +94,7 @@ OPTIONS: Final = (
     OptionRow("writeId", "write", "", "a name for this write: writing the same rows again under it adds nothing"),
     OptionRow("maxRetrySeconds", "write", "300", "how long a push is repeated while the server is overloaded or away"),
 )
-_SPARKS_OWN: Final = {"path", "checkpointlocation", "__temp_uuid", "compression", "mode"}
+_SPARKS_OWN: Final = {"path", "checkpointlocation", "queryname", "__temp_uuid", "compression", "mode"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,59 @@
+"""What a failure inside Spark means: ours or Spark's, worth another try or not, and one sentence for people.
+
+An error of the source or of a sink reaches the driver as text, a Python traceback inside a Java message inside another.
+Ours are found in it by their names; of the rest, the last line of the innermost traceback says the most.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from . import errors
+from .errors import PipelineError, SparkError, Unreachable
+
+_OURS: Final = re.compile(r"queenmq\.spark\.errors\.(\w+): (.+)")
+_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\S.*)")
+_FRAMING: Final = re.compile(r"^\[\w+(?:\.\w+)*\] (?:Query \[.*?\] terminated with exception: )?")
+_LOGIN: Final = re.compile(r"(://[^\s/:@]*):[^\s/@]*@")
+_LONGEST: Final = 500
+# Spark's words for a query that is wrong in itself, by the names of the classes: they are imported only where Spark is.
+_WRONG: Final = ("AnalysisException", "ParseException", "IllegalArgumentException")
+
+
+def final(error: BaseException) -> SparkError | None:
+    """The error that ends a run, in our words. None when another try may help."""
+    known = _ours(error)
+    if known is None and type(error).__name__ in _WRONG:
+        return PipelineError(sentence(error))
+    return None if isinstance(known, Unreachable) else known
+
+
+def _ours(error: BaseException) -> SparkError | None:
+    """The error of ours that this one is or quotes."""
+    if isinstance(error, SparkError):
+        return error
+    for name, said in _OURS.findall(str(error)):
+        kind = getattr(errors, name, SparkError)
+        made: SparkError = kind.__new__(kind)
+        SparkError.__init__(made, said.strip())
+        return made
+    return None
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong, on one line, without logins."""
+    if isinstance(error, SparkError):
+        return _safe(error.message)
+    text = str(error).strip()
+    if raised := _RAISED.findall(text):
+        return _safe(raised[-1])
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    while (shorter := _FRAMING.sub("", first)) != first:
+        first = shorter
+    return _safe(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+
+
+def _safe(text: str) -> str:
+    line = _LOGIN.sub(r"\1@", " ".join(text.split()))
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

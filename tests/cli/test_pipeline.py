@@ -1,0 +1,185 @@
+"""`queen pipeline` without Spark: what it lists, refuses, shows and asks to stop."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from queenmq.cli.exits import Exit
+from queenmq.cli.pipeline_progress import Shown, sentence
+from queenmq.spark.connecting import call
+from queenmq.spark.pipelines.base import Arguments, Progress
+from queenmq.spark.pipelines.registry import PIPELINES, find
+from queenmq.spark.runner import Job, first_state
+from queenmq.storage import pipeline_states
+from queenmq.storage.pipeline_states import PipelineState
+from tests.cli.conftest import DEADLINE, Queen, StartQueen
+from tests.conftest import Server
+from tests.server.running import eventually
+
+PACKAGE = Path(__file__).parents[2] / "src" / "queenmq"
+
+
+@pytest.fixture
+async def database(embedded_server: Server) -> AsyncIterator[str]:
+    name, schema = await embedded_server.lend()
+    yield embedded_server.database(name)
+    await embedded_server.take_back(name, schema)
+
+
+def claimed(database: str, name: str = "archive", label: str | None = None) -> PipelineState:
+    """A run that says it is alive, though nobody runs it."""
+    arguments = Arguments(queue="orders", checkpoint=f"/checkpoints/{label}")
+    state = first_state(Job(find(name), arguments, database, label=label, master="local[2]"))
+    assert call(database, lambda db: pipeline_states.claim(db, state))
+    return state
+
+
+def tell(database: str, state: PipelineState) -> str | None:
+    return call(database, lambda db: pipeline_states.tell(db, state))
+
+
+def test_every_pipeline_is_listed_without_a_database_and_without_spark(queen: Queen) -> None:
+    answer = queen("pipeline", "list")
+    assert answer.returncode == Exit.OK
+    assert [line.split()[0] for line in answer.stdout.splitlines()[1:]] == [each.name for each in PIPELINES]
+
+
+def test_every_pipeline_that_is_listed_is_there() -> None:
+    for each in PIPELINES:
+        assert (PACKAGE / "spark" / "pipelines" / f"{each.name.replace('-', '_')}.py").is_file(), each.name
+
+
+def test_spark_is_not_imported_before_it_is_needed() -> None:
+    code = "import sys, queenmq.cli.app; sys.exit(any(name.split('.')[0] == 'pyspark' for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["archiv"], "there is no pipeline 'archiv'; did you mean archive?"),
+        (["nonsense"], "there is no pipeline 'nonsense'; there are archive, replay, "),
+        (["archive", "--queue", "orders"], "pipeline archive needs --lake; see: queen pipeline run --help"),
+        (["window", "--config", "x.yaml"], "pipeline window needs --checkpoint"),
+        (["lag", "--out", "x", "--lake", "y"], "pipeline lag has no --lake; it takes --out, --queue"),
+        (["skew", "--out", "x", "--partition", "p"], "pipeline skew has no --partition; it takes --out"),
+        (["replay", "--lake", "x", "--from-time", "noon"], "--from-time is 'noon'; it must be a time such as 2025-"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence_before_anything_starts(
+    queen: Queen, arguments: list[str], complaint: str
+) -> None:
+    answer = queen("pipeline", "run", *arguments, DATABASE_URL="postgresql://ann@127.0.0.1:1/shop")
+    assert answer.returncode == Exit.USAGE
+    (said,) = answer.stderr.splitlines()
+    assert said.startswith(f"queen: {complaint}")
+
+
+def test_without_spark_it_says_what_to_install(database: str, environment: dict[str, str], tmp_path: Path) -> None:
+    """A Python that does not find PySpark, as with the base install."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as util\n"
+        "found = util.find_spec\n"
+        "util.find_spec = lambda name, package=None: None if name == 'pyspark' else found(name, package)\n"
+    )
+    command = "import sys; sys.argv = ['queen', *sys.argv[1:]]; from queenmq.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "pipeline", "run", "rollup"],
+        env={**environment, "DATABASE_URL": database, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (
+        Exit.SPARK,
+        "queen: Spark is not installed; install it with: pip install 'queenmq[spark]'\n",
+    )
+
+
+def test_a_database_without_the_schema_is_one_sentence(queen: Queen, data_dir: Path) -> None:
+    answer = queen("pipeline", "status", QUEEN_DATA_DIR=str(data_dir))
+    assert answer.returncode == Exit.SCHEMA
+    assert answer.stderr.splitlines()[-1].endswith("run: queen db migrate")
+
+
+def test_states_are_shown(queen: Queen, database: str) -> None:
+    assert queen("pipeline", "status", DATABASE_URL=database).stdout == "no pipeline has run yet\n"
+    state = claimed(database, label="orders")
+    done = replace(claimed(database, "replay"), state="finished", rows=1234567)
+    tell(database, done)
+    shown = queen("pipeline", "status", DATABASE_URL=database)
+    assert [line.split()[:3] for line in shown.stdout.splitlines()[1:]] == [
+        ["archive:orders", "running", "0"],
+        ["replay", "finished", "1,234,567"],
+    ]
+    only = queen("pipeline", "status", "archive", "--json", DATABASE_URL=database)
+    assert json.loads(only.stdout) == [{**state.to_json(), "alive": True}]
+    assert queen("pipeline", "status", "lag", DATABASE_URL=database).stdout == "no run of lag is known\n"
+
+
+def test_a_run_that_is_not_heard_of_any_more_is_shown_as_gone(queen: Queen, database: str) -> None:
+    claimed(database)
+    age = "update queen.system_state set updated_at = clock_timestamp() - interval '31 seconds'"
+    call(database, lambda db: db.execute(age))
+    assert queen("pipeline", "status", DATABASE_URL=database).stdout.splitlines()[1].split()[:2] == ["archive", "gone"]
+    assert queen("pipeline", "stop", "archive", DATABASE_URL=database).stdout == "archive is not running\n"
+
+
+def test_a_run_that_does_not_stop_in_time_is_named(queen: Queen, database: str) -> None:
+    claimed(database)
+    late = queen("pipeline", "stop", "archive", "--timeout", "0", DATABASE_URL=database)
+    assert late.returncode == Exit.PIPELINE
+    assert "queen: archive has not stopped within 0 s" in late.stderr
+
+
+def test_a_stop_waits_until_all_runs_of_that_name_have_stopped(start_queen: StartQueen, database: str) -> None:
+    runs = [claimed(database, label=label) for label in ("orders", "payments")]
+    other = claimed(database, "window")
+    stopping = start_queen("pipeline", "stop", "archive", DATABASE_URL=database)
+    eventually(lambda: [tell(database, run) for run in runs] == ["stopping", "stopping"])
+    for run in runs:
+        tell(database, replace(run, state="stopped"))
+    said, complained = stopping.communicate(timeout=DEADLINE)
+    assert (stopping.returncode, said) == (Exit.OK, "archive:orders has stopped\narchive:payments has stopped\n")
+    assert complained == "asked archive:orders to stop\nasked archive:payments to stop\n"
+    assert tell(database, other) == "running"
+
+
+@pytest.mark.parametrize(
+    ("progress", "speed", "said"),
+    [
+        (Progress(12000, lag=51000, batch=7), 3400.0, "12,000 rows, 3,400/s, lag 51,000, 15 s left, batch 7"),
+        (Progress(1, lag=7200), 1.0, "1 rows, 1/s, lag 7,200, 2:00:00 left"),
+        (Progress(5, lag=0, batch=0), None, "5 rows, lag 0, batch 0"),
+        (Progress(0), None, "0 rows"),
+    ],
+)
+def test_progress_is_a_sentence(progress: Progress, speed: float | None, said: str) -> None:
+    assert sentence(progress, speed) == said
+
+
+def test_on_a_terminal_there_is_a_bar() -> None:
+    drawn = io.StringIO()
+    with Shown("archive:orders", Console(force_terminal=True, width=120, file=drawn)) as shown:
+        shown.progress(Progress(300, rows_per_second=100.0, lag=700, batch=2))
+        shown._bars.refresh()
+        text = drawn.getvalue()
+    assert "archive:orders" in text
+    assert "300 rows, 100/s, lag 700, 7 s left, batch 2" in text
+
+
+def test_elsewhere_there_is_a_line_now_and_then(capfd: pytest.CaptureFixture[str]) -> None:
+    with Shown("archive") as shown:
+        for rows in range(100):
+            shown.progress(Progress(rows))
+    assert capfd.readouterr().err == "archive: 0 rows\n"
