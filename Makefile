@@ -15,7 +15,7 @@ endif
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(VENV)/.base ## Create .venv and install the server (no Spark, no development tools)
@@ -26,8 +26,16 @@ serve: $(VENV)/.base ## Set up, then run the server until Ctrl-C
 	@exec $(BIN)/queen serve
 
 .PHONY: test
-test: lint ## Set up everything, lint, then run all tests (PYTEST_ARGS='-k name' to select)
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: lint ## Set up everything, lint, then run all tests side by side (PYTEST_ARGS='-k name' to select, '-n 0' one by one)
+	@$(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+
+.PHONY: test-cluster
+test-cluster: $(VENV)/.all ## Run the Spark tests that start clusters: local-cluster, a standalone master with two workers, spark-submit
+	@$(BIN)/python -m pytest tests/spark/cluster $(PYTEST_ARGS)
+
+.PHONY: test-no-java
+test-no-java: $(VENV)/.all ## Run the Spark tests on the Java that pip installs, as on a machine without one
+	@QUEEN_SPARK_JAVA=bundled $(BIN)/python -m pytest tests/spark tests/spark/cluster $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.all ## Check style, types and import contracts
@@ -45,6 +53,14 @@ format: $(VENV)/.all ## Rewrite the code in the project's style
 bench: $(VENV)/.all ## Measure what a message costs, in PostgreSQL, over HTTP and between servers (BENCH_ARGS='http --only flow' to select)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+.PHONY: bench-spark
+bench-spark: $(VENV)/.all ## Measure what Spark reads, archives and writes, against PostgreSQL and the server alone
+	@$(BIN)/python -m benchmarks spark $(BENCH_ARGS)
+
+.PHONY: pipeline-demo
+pipeline-demo: $(VENV)/.all ## Show push, archive, report and replay in three minutes, with an embedded PostgreSQL
+	@$(BIN)/python examples/pipeline_demo.py
+
 .PHONY: faultlab
 faultlab: $(VENV)/.all ## Run the end-to-end proofs for minutes: workers and PostgreSQL killed under load, 10,000 parked polls
 	@PROOF_SCALE=6 $(BIN)/python -m pytest tests/proof tests/storage/test_stress.py tests/storage/test_state_machine.py $(PYTEST_ARGS)
@@ -60,7 +76,7 @@ lock: ## Refresh the hashed requirements files (needs uv)
 .PHONY: clean
 clean: ## Remove .venv and everything generated
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made-in:
 	@echo "Creating $(VENV) ..."

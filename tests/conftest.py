@@ -15,7 +15,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 import pytest
@@ -145,8 +145,39 @@ def _varies(item: pytest.Function) -> bool:
     return hasattr(item, "callspec") and "servers" in item.fixturenames and "server" in item.callspec.params
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait, for a lease to end or for a process to start."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    from tests.side_by_side import Files
+
+    return Files(config, log)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if _with_spark(item) and item.config.pluginmanager.hasplugin("xdist"):
+        item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+def _with_spark(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ())
+
+
+def _slowness(item: pytest.Item) -> int:
+    """0 for what begins first in a parallel run: the longest, so that nobody waits for it in the end."""
+    folders = ["tests/proof", "tests/cli", "tests/test_readme.py", "tests/server", "tests/embedded", "tests/api"]
+    names = [number for number, folder in enumerate(folders, 1) if item.nodeid.startswith(folder)]
+    return 0 if _with_spark(item) else (names or [len(folders) + 1])[0]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On each installed PostgreSQL, one of the tests that differ in their parameters only."""
+    """On each installed PostgreSQL, one of the tests that differ in their parameters only; in a parallel run sorted."""
+    if config.getoption("loadgroup", False):
+        items.sort(key=_slowness)
     if float(os.environ.get("PROOF_SCALE", "1")) > 1:
         return
     seen: set[tuple[str, str]] = set()

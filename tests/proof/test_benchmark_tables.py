@@ -137,7 +137,7 @@ def test_rows_are_chosen_within_one_part(capsys: pytest.CaptureFixture[str]) -> 
     assert command.parse(["coordination", "--only", "wake, seal"]).only == ["wake", "seal"]
     with pytest.raises(SystemExit):
         command.parse(["--only", "wake"])
-    assert "--only goes with http or with coordination" in capsys.readouterr().err
+    assert "--only goes with http, coordination or spark" in capsys.readouterr().err
 
 
 def test_cpu_of_children_counts_also_when_they_have_ended() -> None:

@@ -281,7 +281,8 @@ class TestMixedTraffic:
     @pytest.mark.parametrize("what", ["push", "ack", "transaction", "new group", "configure"])
     async def test_what_a_script_drives_into_a_deadlock_is_repeated(self, dsn: str, what: str) -> None:
         """A script takes partitions in an order of its own; the server's statement is the victim, unnoticed."""
-        store = await Store.open(dsn + FIND_DEADLOCKS_FAST)
+        # PostgreSQL looks once, this long after a statement began to wait: until then the script must wait as well.
+        store = await Store.open(f"{dsn}&deadlock_timeout=1000")
         await store.push([PushItem(QUEUE, b"1", "a"), PushItem(QUEUE, b"1", "b")])
         won = (await store.pop(QUEUE, batch=9, partitions=2)).claims
         acks = [AckItem(claimed.partition_uid, seq=1, lease_id=claimed.lease_id) for claimed in won]
