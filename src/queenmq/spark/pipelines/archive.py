@@ -1,0 +1,183 @@
+"""Copies queues into a lake, exactly once, and keeps retention from removing what the lake does not hold yet.
+
+Each micro-batch is one commit of the lake under the id of the query and the number of the batch, so a batch that Spark
+repeats after a failure is recognised. A hold keeps retention off every queue of the archive, also while the archive is
+stopped; it moves on when Spark has recorded that a batch is committed, as only then that batch is never read again.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ...storage import holds
+from ...storage.holds import WEEK
+from ...storage.queues import list_queues
+from ..connecting import call
+from ..errors import PipelineError
+from ..lake import layout
+from ..lake.checkpoint import Checkpoint
+from ..lake.commit import Writer
+from ..lake.compaction import Compactor, Limits
+from ..lake.filesystem import Files, open_lake
+from ..lake.manifest import Conflict
+from ..lake.reading import matcher
+from ..lake.staging import Frame
+from ..options import read_options
+from ..positions import release_holds
+from .base import Arguments, Events, Outcome, Quiet, follow
+
+if TYPE_CHECKING:
+    import asyncpg
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ..options import ReadOptions
+
+MAX_MESSAGES: Final = 1_000_000
+"""In one batch, unless told otherwise: the first batch of an old queue must not be all of it."""
+_HOLDER: Final = "archive:"
+
+
+def run(spark: SparkSession, arguments: Arguments, events: Events) -> Outcome:
+    assert arguments.lake is not None
+    assert arguments.queue is not None
+    return archive(
+        spark,
+        lake=arguments.lake,
+        queue=arguments.queue,
+        checkpoint=arguments.checkpoint,
+        once=arguments.once,
+        database_url=arguments.database_url,
+        max_messages=arguments.max_messages or MAX_MESSAGES,
+        trigger_seconds=arguments.trigger_seconds,
+        events=events,
+    )
+
+
+def archive(
+    spark: SparkSession,
+    *,
+    lake: str | os.PathLike[str],
+    queue: str,
+    checkpoint: str | os.PathLike[str] | None = None,
+    once: bool = False,
+    database_url: str | None = None,
+    max_messages: int = MAX_MESSAGES,
+    trigger_seconds: float = 5.0,
+    hold_cap_seconds: int = WEEK,
+    fail_on_data_loss: bool = True,
+    compaction: Limits | None = None,
+    events: Events | None = None,
+) -> Outcome:
+    """Archive until told to stop, or with `once` until everything that is in the queues now is in the lake."""
+    given = {"queue": queue, "databaseUrl": database_url, "maxMessagesPerTrigger": str(max_messages)}
+    # What was encrypted stays so in the lake, even where the key is at hand.
+    given |= {"decrypt": "false", "failOnDataLoss": str(fail_on_data_loss).lower()}
+    options = {name: value for name, value in given.items() if value is not None}
+    files = open_lake(lake)
+    place = open_lake(checkpoint or files.uri(f"{layout.CHECKPOINTS}/{layout.escaped(queue)}"))
+    holding = Holding(read_options(options), holder_of(files), hold_cap_seconds)
+    archiving = _Archiving(files, Checkpoint(place), holding, compaction or Limits())
+    archiving.prepare()
+    query = _started(spark, options, archiving, once, trigger_seconds)
+    outcome = follow(query, events or Quiet(), archiving.committed)
+    return Outcome(outcome.rows, (f"{outcome.rows:,} messages archived into {files.uri()}",), outcome.status)
+
+
+def holder_of(files: Files) -> str:
+    """The name of the holds for a lake."""
+    return _HOLDER + files.uri()
+
+
+def release(*, lake: str | os.PathLike[str], queue: str, database_url: str | None = None) -> list[str]:
+    """End the holds of an archive that will not go on; returns the queues that were held."""
+    given = {"queue": queue, "databaseUrl": database_url}
+    options = read_options({name: value for name, value in given.items() if value is not None})
+    return Holding(options, holder_of(open_lake(lake)), WEEK).release()
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The holds of one archive."""
+
+    options: ReadOptions
+    holder: str
+    cap_seconds: int
+
+    def acquire(self) -> None:
+        """Hold every queue that matches; those that are held stay as they are."""
+
+        async def work(connection: asyncpg.Connection) -> None:
+            held = {hold.queue for hold in await holds.list_holds(connection) if hold.holder == self.holder}
+            wanted = matcher(self.options.queues)
+            for queue in await list_queues(connection):
+                if wanted.fullmatch(queue.name) and queue.name not in held:
+                    await holds.acquire(connection, queue.name, self.holder, cap_seconds=self.cap_seconds)
+
+        call(self.options.database_url, work)
+
+    def advance(self, offset: dict[str, Any]) -> None:
+        """Release what all batches up to this offset contain."""
+        release_holds(self.options.database_url, int(offset["epoch"]), self.holder)
+
+    def release(self) -> list[str]:
+        async def work(connection: asyncpg.Connection) -> list[str]:
+            wanted = matcher(self.options.queues)
+            held = [hold.queue for hold in await holds.list_holds(connection) if hold.holder == self.holder]
+            ended = [queue for queue in held if wanted.fullmatch(queue)]
+            for queue in ended:
+                await holds.release(connection, queue, self.holder)
+            return ended
+
+        return call(self.options.database_url, work)
+
+
+@dataclass(slots=True)
+class _Archiving:
+    """One run of an archive."""
+
+    files: Files
+    checkpoint: Checkpoint
+    holding: Holding
+    limits: Limits
+    writer: Writer | None = field(default=None, init=False)
+
+    def prepare(self) -> None:
+        """Before the first read: hold the queues, and do what a run before this one may have died over."""
+        self.holding.acquire()
+        offset = self.checkpoint.committed()
+        if offset is not None:
+            self.holding.advance(offset)
+            self._compactor().tidy()
+
+    def write(self, frame: DataFrame, batch: int) -> None:
+        """What Spark calls for each batch."""
+        self.holding.acquire()
+        if self.writer is None:
+            self.writer = Writer(self.files, _HOLDER + self.checkpoint.query_id())
+        try:
+            added = self.writer.write(batch, Frame(frame))
+        except Conflict as conflict:
+            raise PipelineError(conflict.message) from None
+        if added:
+            queues = sorted({file.queue for file in added})
+            self._compactor().step(frame.sparkSession, self.limits, queues, self.writer.log)
+
+    def committed(self, offset: dict[str, Any]) -> None:
+        self.holding.advance(offset)
+
+    def _compactor(self) -> Compactor:
+        return Compactor(self.files, self.checkpoint.query_id())
+
+
+def _started(
+    spark: SparkSession, options: dict[str, str], archiving: _Archiving, once: bool, trigger_seconds: float
+) -> StreamingQuery:
+    messages = spark.readStream.format("queen").options(**options).load()
+    writer = messages.writeStream.foreachBatch(archiving.write)
+    writer = writer.option("checkpointLocation", archiving.checkpoint.uri)
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{trigger_seconds} seconds").start()

@@ -1,0 +1,129 @@
+"""The archive: queues into a lake, exactly once, with retention waiting for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from queenmq.domain.cipher import Cipher
+from queenmq.domain.segments import PushItem
+from queenmq.spark import lake
+from queenmq.spark.errors import PipelineError
+from queenmq.spark.failures import final
+from queenmq.spark.lake.compaction import Limits
+from queenmq.spark.pipelines import archive as archiving
+from queenmq.spark.pipelines.archive import archive, release
+from queenmq.spark.pipelines.base import Arguments, Quiet
+from queenmq.spark.pipelines.registry import find
+from tests.spark.lakes import Blocking, blocking, items
+from tests.storage.retaining import EXPIRED, trim
+from tests.storage.time_travel import age_messages, age_retention
+
+KEY = bytes(range(32))
+
+
+def archived(spark: SparkSession, home: Path) -> list[tuple[Any, ...]]:
+    found = lake.read(spark, home).select("queue", "partition", "seq", "payload").collect()
+    return sorted(tuple(row) for row in found)
+
+
+@pytest.fixture
+def store(database: str) -> Iterator[Blocking]:
+    with blocking(database) as opened:
+        yield opened
+
+
+def test_queues_are_archived_once_and_released(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path
+) -> None:
+    store.run(store.store.configure("orders", **EXPIRED))
+    store.push(*items("orders", 1, 2, 3), *items("mails", 1))
+    store.run(age_messages(store.store.pool, 3600))
+    seen = Quiet()
+    arguments = Arguments(queue="*", lake=str(tmp_path), once=True, database_url=database, max_messages=2)
+    outcome = find("archive").load()(spark, arguments, seen)
+    assert (outcome.rows, outcome.status, seen.seen[-1].lag) == (4, "finished", 0)
+    assert archived(spark, tmp_path) == [("mails", "p", 1, "1"), *(("orders", "p", n, str(n)) for n in (1, 2, 3))]
+    assert [(hold.queue, hold.released_to is not None) for hold in store.holds()] == [("mails", True), ("orders", True)]
+    # What is in the lake may go; what came after may not, although it is old enough.
+    store.push(*items("orders", 4), *items("later", 1))
+    store.run(age_messages(store.store.pool, 1800))
+    store.run(age_retention(store.store.pool, 1800))
+    store.run(trim(store.store))
+    assert store.kept("orders") == [4]
+    assert archive(spark, lake=tmp_path, queue="*", once=True, database_url=database).rows == 2
+    assert archive(spark, lake=tmp_path, queue="*", once=True, database_url=database).rows == 0
+    assert Counter(archived(spark, tmp_path)).most_common(1)[0][1] == 1
+    assert {row[0] for row in archived(spark, tmp_path)} == {"mails", "orders", "later"}
+    assert sorted(hold.queue for hold in store.holds()) == ["later", "mails", "orders"]
+    assert release(lake=tmp_path, queue="o*", database_url=database) == ["orders"]
+    assert sorted(hold.queue for hold in store.holds()) == ["later", "mails"]
+
+
+def test_a_release_that_was_missed_is_made_up_for(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver died after Spark's commit, and there is nothing new to archive."""
+    store.push(*items("orders", 1))
+    with monkeypatch.context() as patch:
+        patch.setattr("queenmq.spark.pipelines.archive.release_holds", lambda *arguments: None)
+        archive(spark, lake=tmp_path, queue="orders", once=True, database_url=database)
+    assert [hold.released_to for hold in store.holds()] == [None]
+    archive(spark, lake=tmp_path, queue="orders", once=True, database_url=database)
+    assert None not in [hold.released_to for hold in store.holds()]
+
+
+def test_small_files_are_compacted_between_batches(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path
+) -> None:
+    for number in range(7):
+        store.push(*items("orders", number))
+    few = Limits(min_files=3, grace_seconds=0)
+    archive(spark, lake=tmp_path, queue="orders", once=True, database_url=database, max_messages=1, compaction=few)
+    assert archived(spark, tmp_path) == [("orders", "p", seq, str(seq - 1)) for seq in range(1, 8)]
+    assert len(lake.files(tmp_path)) < 3 + len({(file.date, file.hour) for file in lake.files(tmp_path)})
+
+
+def test_payloads_stay_encrypted(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUEEN_ENCRYPTION_KEY", KEY.hex())
+    sealed = Cipher(KEY).encrypt(b'"secret"')
+    store.push(PushItem("orders", sealed, "p", encrypted=True))
+    # Spark's Python was started without the key, so what it is told is looked at, too.
+    told: list[dict[str, str]] = []
+    started = archiving._started
+
+    def start(*given: Any) -> Any:
+        told.append(given[1])
+        return started(*given)
+
+    monkeypatch.setattr(archiving, "_started", start)
+    archive(spark, lake=tmp_path, queue="orders", once=True, database_url=database)
+    assert told[0]["decrypt"] == "false"
+    (row,) = lake.read(spark, tmp_path).collect()
+    assert (row.payload, row.encrypted) == (sealed.decode(), True)
+    assert [file.encrypted for file in lake.files(tmp_path)] == [True]
+
+
+def test_another_checkpoint_does_not_archive_a_queue_again(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path
+) -> None:
+    store.push(*items("orders", 1))
+    archive(spark, lake=tmp_path / "lake", queue="orders", once=True, database_url=database)
+    with pytest.raises(Exception, match="queue orders is archived into this lake from another checkpoint") as refused:
+        archive(
+            spark,
+            lake=tmp_path / "lake",
+            checkpoint=tmp_path / "other",
+            queue="orders",
+            once=True,
+            database_url=database,
+        )
+    assert isinstance(final(refused.value), PipelineError)
+    assert len(archived(spark, tmp_path / "lake")) == 1
