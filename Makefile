@@ -63,7 +63,7 @@ pipeline-demo: $(VENV)/.all ## Show push, archive, report and replay in three mi
 
 .PHONY: faultlab
 faultlab: $(VENV)/.all ## Run the end-to-end proofs for minutes: workers and PostgreSQL killed under load, 10,000 parked polls
-	@PROOF_SCALE=6 $(BIN)/python -m pytest tests/proof tests/storage/test_stress.py tests/storage/test_state_machine.py $(PYTEST_ARGS)
+	@PROOF_SCALE=6 $(BIN)/python -m pytest tests/proof tests/proof/spark tests/storage/test_stress.py tests/storage/test_state_machine.py $(PYTEST_ARGS)
 
 .PHONY: lock
 lock: ## Refresh the hashed requirements files (needs uv)

@@ -30,7 +30,7 @@ from queenmq.storage import holds, retention
 from queenmq.storage.store import Store
 from tests.proof.traffic import SCALE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KILLS = 1 if SCALE <= 1 else 10
 PATIENCE = 240.0
 QUEUES = ("orders", "a/b")
@@ -81,7 +81,7 @@ def _column(path: Path) -> list[str]:
 @contextmanager
 def archiving(lake: Lake, database: str, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """An archive with everything it starts in a process group of its own. Killed when it is left."""
-    command = [sys.executable, "-m", "tests.proof.archiving", str(lake.path), database, *more]
+    command = [sys.executable, "-m", "tests.proof.spark.archiving", str(lake.path), database, *more]
     log = lake.path.parent / "archive.log"
     with log.open("ab") as output:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)

@@ -22,7 +22,7 @@ import asyncpg
 import pytest
 
 from benchmarks.processes import tree
-from tests.proof.spark_driver import FILES_PER_BATCH, QUEUE
+from tests.proof.spark.writing import FILES_PER_BATCH, QUEUE
 from tests.proof.traffic import SCALE
 
 PATIENCE = 180.0
@@ -48,7 +48,7 @@ class Stream:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.proof.spark_driver", *self._arguments],
+                [sys.executable, "-m", "tests.proof.spark.writing", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

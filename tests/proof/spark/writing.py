@@ -1,6 +1,6 @@
 """A Spark program that somebody will kill: it copies files of JSON lines into a queue, a few files in each micro-batch.
 
-    python -m tests.proof.spark_driver MASTER DATABASE_URL FOLDER CHECKPOINT
+    python -m tests.proof.spark.writing MASTER DATABASE_URL FOLDER CHECKPOINT
 
 It ends by itself when all files are written, and takes up its checkpoint when it is started again.
 """
