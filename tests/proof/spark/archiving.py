@@ -1,4 +1,4 @@
-"""An archive in a process of its own, to be killed: `python -m tests.proof.spark.archiving <lake> <database> [once]`."""
+"""An archive in a process of its own, to be killed: `python -m tests.proof.spark.archiving LAKE DATABASE [once]`."""
 
 from __future__ import annotations
 
