@@ -138,8 +138,9 @@ def archiving(bench: Bench) -> Measured:
 
 
 def writing(bench: Bench) -> Measured:
-    """A stream of Parquet files into a queue, against the load generator at the same server."""
-    rows = bench.scaled(1_000_000)
+    """A stream of Parquet files into a queue, against the load generator at the same server. Both push a thousand
+    messages at a time, each time to another of a hundred partitions."""
+    rows = bench.scaled(2_000_000)
     with TemporaryDirectory() as made, bench.lab.server(2) as server:
         source = _source(bench, rows, f"{made}/source")
         over_http = _written(bench, rows, source, f"{made}/http", url=f"http://127.0.0.1:{server.port}")
@@ -155,7 +156,7 @@ def writing(bench: Bench) -> Measured:
 def _source(bench: Bench, rows: int, path: str) -> DataFrame:
     numbers = bench.spark.range(0, rows, 1, 4)
     numbers.selectExpr(
-        "concat('p', id % 100) as partition",
+        "concat('p', id div 1000 % 100) as partition",
         "to_json(struct(id as order, concat('customer-', id % 97) as customer, repeat('x', 90) as note)) as payload",
     ).write.parquet(path)
     return (

@@ -28,16 +28,23 @@ class FakeQuery:
             self.stopped_after = len(self.recentProgress)
 
 
-def batch(number: int, rows: int, position: int, *, latest: int | None = None) -> Callable[[FakeQuery], None]:
+def batch(
+    number: int, rows: int, position: int, *, latest: int | None = None, delivered: int | None = None
+) -> Callable[[FakeQuery], None]:
+    """A batch of so many messages, which the source may deliver as fewer rows."""
+
     def commit(query: FakeQuery) -> None:
         query.recentProgress.append(
             {
                 "batchId": number,
                 "timestamp": f"2025-01-31T12:00:{len(query.recentProgress):02}.000Z",
-                "numInputRows": rows,
-                "processedRowsPerSecond": float(rows),
+                "numInputRows": delivered or rows,
+                "processedRowsPerSecond": float(delivered or rows),
                 "sources": [
                     {
+                        "startOffset": json.dumps({"epoch": number - 1, "position": position - rows})
+                        if number
+                        else None,
                         "endOffset": json.dumps({"epoch": number, "position": position}),
                         "latestOffset": json.dumps({"epoch": number + 1, "position": latest or position}),
                     }

@@ -19,6 +19,13 @@ def test_every_committed_batch_is_told_once_and_in_order() -> None:
     assert events.seen[-1] == Progress(rows=25, rows_per_second=0.0, lag=0, batch=2)
 
 
+def test_a_source_that_delivers_fewer_rows_than_messages_is_counted_by_messages() -> None:
+    events = Quiet()
+    query = FakeQuery(batch(0, 1000, 1000, delivered=2), batch(1, 500, 1500, delivered=1), end)
+    assert follow(query, events).rows == 1500
+    assert [each.rows_per_second for each in events.seen] == [1000.0, 500.0]
+
+
 def test_several_batches_between_two_looks_are_all_told() -> None:
     committed: list[int] = []
 

@@ -98,7 +98,7 @@ class TestReading:
             ("columns", "queue,queue", "without repetitions"),
             ("failOnDataLoss", "yes", "true or false"),
             ("decrypt", "1", "true or false"),
-            ("dataset", "queues", "messages or metrics"),
+            ("dataset", "queues", "messages or ranges or metrics"),
             ("consumerGroup", "", "1 to 255 characters"),
             ("databaseUrl", "mysql://db", "postgresql://"),
         ],

@@ -21,14 +21,14 @@ from ..wire.names import InvalidValue, check_name
 from .errors import OptionError, UnknownOption
 
 Kind = Literal["read", "write", "both"]
-Dataset = Literal["messages", "metrics", "dead_letters", "lag", "partitions"]
+Dataset = Literal["messages", "ranges", "metrics", "dead_letters", "lag", "partitions"]
 _T = TypeVar("_T")
 _SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 COLUMNS: Final = (
     *("queue", "partition", "partition_id", "seq", "message_id", "transaction_id", "trace_id", "producer_sub"),
     *("payload", "encrypted", "created_at"),
 )
-DATASETS: Final = ("messages", "metrics", "dead_letters", "lag", "partitions")
+DATASETS: Final = ("messages", "ranges", "metrics", "dead_letters", "lag", "partitions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ OPTIONS: Final = (
         "dataset",
         "read",
         "messages",
-        "what to read: messages, metrics, dead_letters, lag or partitions (batch only but for messages)",
+        "messages; as a batch metrics, dead_letters, lag or partitions; as a stream ranges: the plan of each task",
     ),
     OptionRow("partition", "write", "Default", "the partition of rows that have no column partition"),
     OptionRow("batchSize", "write", "1000", "messages per push"),
@@ -159,7 +159,7 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str] = os.e
         decrypt=_flag(values, "decrypt", True),
         dataset=dataset,  # type: ignore[arg-type]
     )
-    if dataset == "messages" and not (found.queues or found.namespace is not None or found.task is not None):
+    if dataset in ("messages", "ranges") and not (found.queues or (found.namespace, found.task) != (None, None)):
         raise OptionError("queue", None, "a name, a list of names or a pattern (* for all), or give namespace or task")
     return found
 

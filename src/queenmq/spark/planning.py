@@ -49,6 +49,14 @@ class Ranges:
     def only(self, mask: npt.NDArray[np.bool_]) -> Ranges:
         return self if mask.all() else Ranges(self.pids[mask], self.los[mask], self.his[mask])
 
+    def encoded(self) -> bytes:
+        return np.concatenate([self.pids, self.los, self.his]).astype("<i8").tobytes()
+
+    @staticmethod
+    def decoded(text: bytes) -> Ranges:
+        pids, los, his = np.split(np.frombuffer(text, dtype="<i8").astype(np.int64), 3)
+        return Ranges(pids, los, his)
+
     def between(self, los: Ints | None = None, his: Ints | None = None) -> Ranges:
         """Cut to what also lies in (los, his]."""
         low = self.los if los is None else np.maximum(self.los, los)

@@ -23,8 +23,14 @@ TYPES: Final = dict.fromkeys(COLUMNS, "string") | {
 }
 
 
+RANGES: Final = "ranges binary, messages bigint"
+"""A row for each task of a micro-batch: the messages (lo, hi] of its partitions, and how many they are."""
+
+
 def schema_for(options: ReadOptions) -> str:
     """The schema of a reader that was not given one, as DDL: only Spark's own parser reads it."""
+    if options.dataset == "ranges":
+        return RANGES
     if options.dataset != "messages":
         from .datasets import dataset_schema
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
+from .errors import OptionError
 from .options import read_options, write_options
 from .schema import schema_for
 
@@ -30,6 +31,8 @@ class QueenDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
+        if options.dataset == "ranges":
+            raise OptionError("dataset", "ranges", "another one: ranges can only be read as a stream")
         if options.dataset != "messages":
             from .datasets import DatasetReader
 

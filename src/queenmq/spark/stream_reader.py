@@ -48,9 +48,10 @@ _T = TypeVar("_T")
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        check_schema(schema)
-        if options.dataset != "messages":
-            raise OptionError("dataset", options.dataset, "messages: the others can only be read as a batch")
+        if options.dataset == "messages":
+            check_schema(schema)
+        elif options.dataset != "ranges":
+            raise OptionError("dataset", options.dataset, "messages or ranges: the others can only be read as a batch")
         if options.ending.word != "latest":
             raise OptionError("endingOffsets", options.ending.word, "left out: a stream has no end")
         self._options = options
@@ -122,6 +123,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
+        if self._options.dataset == "ranges":
+            return _described(partition.ranges)
         return read_split(self._options, self._schema, partition.ranges)
 
     def _beginning(self, cursor: dbapi.Cursor) -> tuple[Moment, Positions]:
@@ -171,6 +174,14 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ask(self, question: Callable[[dbapi.Cursor], _T], *, writes: bool = False) -> _T:
         with self._session.transaction(writes=writes) as cursor:
             return question(cursor)
+
+
+def _described(ranges: Ranges) -> Iterator[pa.RecordBatch]:
+    """The plan of a task itself, for those who fetch its messages in a way of their own."""
+    import pyarrow as pa
+
+    kinds = pa.schema({"ranges": pa.binary(), "messages": pa.int64()})
+    yield pa.RecordBatch.from_pylist([{"ranges": ranges.encoded(), "messages": ranges.messages}], kinds)
 
 
 def _sizes(cursor: dbapi.Cursor, backlog: Ranges) -> npt.NDArray[np.float64]:

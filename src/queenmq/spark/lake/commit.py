@@ -23,11 +23,21 @@ from .filesystem import Files
 from .manifest import Batch, Conflict, DataFile, Entry, Log
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A file in a staging directory, and where its messages belong."""
+
+    path: str
+    queue: str
+    date: str
+    hour: int
+
+
 class Source(Protocol):
     """Where a batch comes from."""
 
-    def stage(self, uri: str) -> None:
-        """Write Parquet files into a directory that does not exist, as `staging` has it."""
+    def stage(self, uri: str) -> Sequence[Staged] | None:
+        """Write Parquet files into a new directory. Says which of them count; None: all, as `staging` has it."""
 
     def long_names(self) -> Sequence[str]:
         """The queues whose names do not fit into paths. Asked for only when there are such."""
@@ -68,8 +78,8 @@ class Writer:
             return None
         place = layout.staging(self.name, self.term, batch)
         self._take_back(place)
-        source.stage(self._files.uri(f"{place}/{layout.DATA}"))
-        moves = self._moves(place, batch, source)
+        staged = source.stage(self._files.uri(f"{place}/{layout.DATA}"))
+        moves = self._moves(place, batch, self._listed(place, source) if staged is None else staged)
         added = tuple(move.file for move in moves)
         if added or remove or swept:
             self._files.replace(f"{place}/{layout.INTENT}", msgspec.json.encode([file.path for file in added]))
@@ -92,26 +102,32 @@ class Writer:
             self._files.delete_tree(place)
             raise
 
-    def _moves(self, place: str, batch: int, source: Source) -> list[_Move]:
-        found = [each for each in self._files.find(f"{place}/{layout.DATA}") if each.path.endswith(".parquet")]
-        places = [staging.placed(each.path) for each in found]
-        long_names: Sequence[str] = source.long_names() if any(each.is_hashed for each in places) else ()
+    def _listed(self, place: str, source: Source) -> list[Staged]:
+        root = f"{place}/{layout.DATA}/"
+        found = [each.path.removeprefix(root) for each in self._files.find(root.rstrip("/"))]
+        places = [(path, staging.placed(f"/{path}")) for path in found if path.endswith(".parquet")]
+        names: Sequence[str] = source.long_names() if any(where.is_hashed for _, where in places) else ()
+        return [Staged(path, where.queue(names), where.date, where.hour) for path, where in places]
+
+    def _moves(self, place: str, batch: int, staged: Sequence[Staged]) -> list[_Move]:
+        root = f"{place}/{layout.DATA}"
         moves = []
-        for number, (each, where) in enumerate(zip(found, places, strict=True)):
-            queue = where.queue(long_names)
-            path = layout.part(queue, where.date, where.hour, f"{self.term}-{batch}-{number}")
-            moves.append(_Move(each.path, self._described(each.path, path, queue, where.date, where.hour, each.size)))
+        for number, each in enumerate(staged):
+            name = f"{root}/{each.path}"
+            path = layout.part(each.queue, each.date, each.hour, f"{self.term}-{batch}-{number}")
+            moves.append(_Move(name, self._described(name, path, each)))
         return moves
 
-    def _described(self, staged: str, path: str, queue: str, date: str, hour: int, size: int) -> DataFile:
-        with closing(self._files.input(staged)) as file:
+    def _described(self, name: str, path: str, staged: Staged) -> DataFile:
+        with closing(self._files.input(name)) as file:
+            size = file.size()
             footer = pq.read_metadata(file)
         created = list(_statistics(footer, "created_at"))
         return DataFile(
             path=path,
-            queue=queue,
-            date=date,
-            hour=hour,
+            queue=staged.queue,
+            date=staged.date,
+            hour=staged.hour,
             rows=footer.num_rows,
             bytes=size,
             min_created_at=min(each.min for each in created),

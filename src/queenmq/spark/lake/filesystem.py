@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import pyarrow as pa
 from pyarrow import fs
 
 from ..errors import PipelineError
@@ -204,3 +205,13 @@ def _sync(path: str) -> None:
 
 def _found(info: fs.FileInfo, cut: int) -> Found:
     return Found(info.path[cut:], int(info.size), info.mtime or datetime.now(UTC))
+
+
+def open_output(uri: str) -> Any:
+    """A new file at a URI as `Files.uri` gives it, for pyarrow to write to; directories are made."""
+    if uri.startswith("file://"):
+        path = Path(uri.removeprefix("file://"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return pa.OSFile(str(path), "wb")
+    system, path_in_it = fs.FileSystem.from_uri(re.sub("^s3a:", "s3:", uri))
+    return system.open_output_stream(path_in_it)

@@ -20,10 +20,10 @@ from ..lake import layout
 from ..lake.checkpoint import Checkpoint
 from ..lake.commit import Writer
 from ..lake.compaction import Compactor, Limits
+from ..lake.direct import Planned
 from ..lake.filesystem import Files, open_lake
 from ..lake.manifest import Conflict
 from ..lake.reading import matcher
-from ..lake.staging import Frame
 from ..options import read_options
 from ..positions import release_holds
 from .base import Arguments, Events, Outcome, Quiet, follow
@@ -74,7 +74,7 @@ def archive(
     """Archive until told to stop, or with `once` until everything that is in the queues now is in the lake."""
     given = {"queue": queue, "databaseUrl": database_url, "maxMessagesPerTrigger": str(max_messages)}
     # What was encrypted stays so in the lake, even where the key is at hand.
-    given |= {"decrypt": "false", "failOnDataLoss": str(fail_on_data_loss).lower()}
+    given |= {"dataset": "ranges", "decrypt": "false", "failOnDataLoss": str(fail_on_data_loss).lower()}
     options = {name: value for name, value in given.items() if value is not None}
     files = open_lake(lake)
     place = open_lake(checkpoint or files.uri(f"{layout.CHECKPOINTS}/{layout.escaped(queue)}"))
@@ -158,7 +158,7 @@ class _Archiving:
         if self.writer is None:
             self.writer = Writer(self.files, _HOLDER + self.checkpoint.query_id())
         try:
-            added = self.writer.write(batch, Frame(frame))
+            added = self.writer.write(batch, Planned(frame, self.holding.options))
         except Conflict as conflict:
             raise PipelineError(conflict.message) from None
         if added:

@@ -158,15 +158,16 @@ class _Told:
         return bool(fresh)
 
     def _tell(self, progress: Any) -> None:
-        self.rows += int(progress["numInputRows"])
         source = progress["sources"][0] if progress["sources"] else {}
         end, latest = _offset(source, "endOffset"), _offset(source, "latestOffset")
+        rows = int(progress["numInputRows"])
+        passed = _passed(_offset(source, "startOffset"), end) if rows else 0
+        self.rows += rows if passed is None else passed
         if end is not None and end != self._committed:
             self._committed = end
             if self._on_commit is not None:
                 self._on_commit(end)
-        speed = float(progress["processedRowsPerSecond"] or 0.0)
-        shown = Progress(self.rows, speed if isfinite(speed) else None, _lag(end, latest), int(progress["batchId"]))
+        shown = Progress(self.rows, _speed(progress, passed), _lag(end, latest), int(progress["batchId"]))
         self._events.progress(shown)
 
 
@@ -188,6 +189,21 @@ def _offset(source: Any, name: str) -> Offset | None:
     text = source.get(name) if isinstance(source, dict) else source[name]
     found = json.loads(text) if isinstance(text, str) else text
     return found if isinstance(found, dict) else None
+
+
+def _passed(start: Offset | None, end: Offset | None) -> int | None:
+    """Messages of a batch: what a source delivers for them may be fewer rows. A stream begins at 0."""
+    if end is None or "position" not in end:
+        return None
+    return int(end["position"]) - int((start or {}).get("position", 0))
+
+
+def _speed(progress: Any, passed: int | None) -> float | None:
+    rows = int(progress["numInputRows"])
+    speed = float(progress["processedRowsPerSecond"] or 0.0)
+    if passed is not None and rows:
+        speed *= passed / rows
+    return speed if isfinite(speed) else None
 
 
 def _lag(end: Offset | None, latest: Offset | None) -> int | None:

@@ -1,0 +1,152 @@
+"""From segments to Parquet without a way through Java: what an archive's tasks do.
+
+The stream of an archive carries no messages, only which messages each task has to fetch. The task reads them as Arrow
+batches, as any read does, and writes them as Parquet files. Files of an attempt that failed, or was overtaken by
+another, stay in the staging directory and are never looked at: only those that a successful task has named count.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..options import ReadOptions
+from ..planning import Ranges
+from ..reader import read_split
+from .commit import Staged
+from .filesystem import open_output
+from .staging import FILE_COLUMNS, columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROW_GROUP_BYTES: Final = 32 << 20
+OPEN_FILES: Final = 64
+"""Of a task at once; with more queues and hours than that, the one that waited longest is closed, and begun anew."""
+_HOUR: Final = 3_600_000_000
+_DICTIONARIES: Final = ["partition", "partition_id", "producer_sub"]
+_RESULT: Final = "path string, queue string, day bigint, hour int"
+Key = tuple[str, int]
+"""A queue and an hour, counted from 1970."""
+
+
+class Planned:
+    """A micro-batch of a stream of ranges as the source of a commit."""
+
+    def __init__(self, frame: DataFrame, options: ReadOptions) -> None:
+        self._frame = frame
+        self._options = options
+
+    def stage(self, uri: str) -> Sequence[Staged]:
+        options = self._options
+
+        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return _written(batches, options, uri)
+
+        rows = self._frame.mapInArrow(write, _RESULT).collect()
+        return [Staged(row.path, row.queue, str(np.datetime64(row.day, "D")), row.hour) for row in rows]
+
+    def long_names(self) -> Sequence[str]:
+        return ()
+
+
+def _written(batches: Iterable[pa.RecordBatch], options: ReadOptions, uri: str) -> Iterator[pa.RecordBatch]:
+    """What one task does."""
+    files = _Files(uri)
+    for batch in batches:
+        for plan in batch.column("ranges").to_pylist():
+            for messages in read_split(options, columns(), Ranges.decoded(plan)):
+                files.add(messages)
+    done = files.close()
+    keys = [key for _, key in done]
+    yield pa.RecordBatch.from_pydict(
+        {
+            "path": pa.array([path for path, _ in done], pa.string()),
+            "queue": pa.array([queue for queue, _ in keys], pa.string()),
+            "day": pa.array([hour // 24 for _, hour in keys], pa.int64()),
+            "hour": pa.array([hour % 24 for _, hour in keys], pa.int32()),
+        }
+    )
+
+
+@dataclass
+class _File:
+    """One file that is being written; batches are gathered into row groups."""
+
+    name: str
+    writer: pq.ParquetWriter
+    output: Any
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.waiting.append(batch)
+        self.size += batch.nbytes
+        if self.size >= ROW_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.waiting:
+            table = pa.Table.from_batches(self.waiting)
+            self.writer.write_table(table, row_group_size=table.num_rows)
+            self.waiting, self.size = [], 0
+
+    def close(self) -> None:
+        self.flush()
+        self.writer.close()
+        self.output.close()
+
+
+class _Files:
+    """The files of one task: one for each queue and hour, or more."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._open: dict[Key, _File] = {}
+        self._done: list[tuple[str, Key]] = []
+
+    def add(self, messages: pa.RecordBatch) -> None:
+        for key, rows in _by_place(messages):
+            file = self._open.pop(key, None) or self._begun(rows.schema)
+            file.add(rows)
+            self._open[key] = file  # behind all others: it waits the longest from now on
+            if sum(each.size for each in self._open.values()) > 2 * ROW_GROUP_BYTES:
+                max(self._open.values(), key=lambda each: each.size).flush()
+            if len(self._open) > OPEN_FILES:
+                self._close(next(iter(self._open)))
+
+    def close(self) -> list[tuple[str, Key]]:
+        for key in list(self._open):
+            self._close(key)
+        return self._done
+
+    def _begun(self, schema: pa.Schema) -> _File:
+        name = f"{uuid.uuid4().hex}.parquet"
+        output = open_output(f"{self._uri}/{name}")
+        writer = pq.ParquetWriter(
+            output, schema, compression="zstd", compression_level=1, use_dictionary=_DICTIONARIES, version="2.6"
+        )
+        return _File(name, writer, output)
+
+    def _close(self, key: Key) -> None:
+        file = self._open.pop(key)
+        file.close()
+        self._done.append((file.name, key))
+
+
+def _by_place(messages: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
+    """The rows of each queue and hour; in most batches there is one."""
+    queues = messages.column("queue").dictionary_encode()
+    hours = messages.column("created_at").cast(pa.int64()).to_numpy() // _HOUR
+    codes = queues.indices.to_numpy()
+    names = queues.dictionary.to_pylist()
+    rows = messages.select(list(FILE_COLUMNS))
+    starts = np.flatnonzero(np.concatenate([[True], (codes[1:] != codes[:-1]) | (hours[1:] != hours[:-1])]))
+    for first, last in zip(starts, [*starts[1:], len(codes)], strict=True):
+        yield (names[codes[first]], int(hours[first])), rows.slice(first, last - first)
