@@ -19,6 +19,8 @@ from queenmq.storage import holds
 from queenmq.storage.groups import describe
 from queenmq.storage.store import Store
 from tests.spark.reading import Rows, between, opened, places, step, stream
+from tests.storage.retaining import EXPIRED, trim
+from tests.storage.time_travel import age_messages
 
 INSERT = "insert into queen.messages (queue, partition, payload) values ($1, $2, '{}')"
 
@@ -339,6 +341,25 @@ class TestHolds:
         released = await self.released(queue)
         assert released is not None
         assert await self.created(late, 2) <= released + timedelta(seconds=1)
+
+    async def test_a_stopped_archive_keeps_its_messages_until_the_cap_and_then_says_what_it_lost(
+        self, database: str, queue: Store
+    ) -> None:
+        await queue.configure("orders", **EXPIRED)
+        await push(queue, 2)
+        source = stream(database)
+        start = source.initialOffset()
+        await holds.acquire(queue.pool, "orders", "lake", cap_seconds=7200)
+        await age_messages(queue.pool, 3600)
+        await trim(queue)
+        assert [row["seq"] for row in step(source, start)[0]] == [1, 2]
+        await age_messages(queue.pool, 3601)
+        await trim(queue)
+        [hold] = await holds.list_holds(queue.pool, "orders")
+        assert hold.overrun_at is not None
+        await push(queue, 1)
+        with pytest.raises(DataLoss, match="has lost the messages 1 to 2"):
+            step(stream(database), start)
 
     async def test_a_push_that_may_still_commit_is_held(
         self, database: str, queue: Store, late: asyncpg.Connection
