@@ -75,8 +75,8 @@ async def give_up(store: Store, queue: str, group: str, error: str, batch: int =
     await store.ack([ack_of(won, m.seq, "dlq", group=group, error=error) for m in won.messages()])
 
 
-def test_every_dataset_but_messages_has_a_schema() -> None:
-    assert {*SCHEMAS, "messages"} == set(DATASETS)
+def test_every_dataset_but_messages_and_their_ranges_has_a_schema() -> None:
+    assert {*SCHEMAS, "messages", "ranges"} == set(DATASETS)
 
 
 class TestMetrics:

@@ -1,4 +1,4 @@
-"""An archive in a process of its own, to be killed: `python -m tests.proof.spark.archiving LAKE DATABASE [once]`."""
+"""An archive in a process to be killed: `python -m tests.proof.spark.archiving LAKE DATABASE MASTER [once]`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from queenmq.spark.lake.compaction import Limits
 from queenmq.spark.pipelines.archive import archive
 
 
-def main(lake: str, database: str, once: bool) -> None:
+def main(lake: str, database: str, master: str, once: bool) -> None:
     spark = queenmq.spark.session(
         "archive",
-        "local[2]",
+        master,
         conf={
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",
+            "spark.executor.memory": "512m",
+            "spark.task.maxFailures": "20",
+            "spark.deploy.maxExecutorRetries": "-1",
         },
     )
     often = Limits(min_files=4, grace_seconds=0)
@@ -36,4 +39,4 @@ def main(lake: str, database: str, once: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], "once" in sys.argv)
+    main(sys.argv[1], sys.argv[2], sys.argv[3], "once" in sys.argv)

@@ -28,6 +28,7 @@ from queenmq.spark.lake.filesystem import LocalFiles
 from queenmq.spark.lake.manifest import Log
 from queenmq.storage import holds, retention
 from queenmq.storage.store import Store
+from tests.proof.spark.processes import executor, kill
 from tests.proof.traffic import SCALE
 
 ROOT = Path(__file__).parents[3]
@@ -79,9 +80,9 @@ def _column(path: Path) -> list[str]:
 
 
 @contextmanager
-def archiving(lake: Lake, database: str, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+def archiving(lake: Lake, database: str, *more: str, master: str = "local[2]") -> Iterator[subprocess.Popen[bytes]]:
     """An archive with everything it starts in a process group of its own. Killed when it is left."""
-    command = [sys.executable, "-m", "tests.proof.spark.archiving", str(lake.path), database, *more]
+    command = [sys.executable, "-m", "tests.proof.spark.archiving", str(lake.path), database, master, *more]
     log = lake.path.parent / "archive.log"
     with log.open("ab") as output:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
@@ -150,6 +151,38 @@ async def test_the_lake_is_exact_and_retention_waits_for_it(database: str, tmp_p
         assert lake.strays() == set()
         assert list((lake.path / layout.STAGING).glob("*/*")) == []
         assert removed > 0
+    finally:
+        await store.close()
+
+
+@pytest.mark.timeout(180 + 60 * (KILLS + 1))
+async def test_executors_may_die_too(database: str, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    store = await Store.open(database)
+    pushed: Counter[int] = Counter()
+    numbers = itertools.count(1)
+
+    async def push() -> None:
+        chosen = [next(numbers) for _ in range(20)]
+        await store.push([PushItem("orders", str(n).encode(), f"p{n % 3}") for n in chosen])
+        pushed.update(chosen)
+
+    try:
+        async with repeating(push, 0.02):
+            with archiving(lake, database, master="local-cluster[2,1,1024]") as process:
+                for number in range(KILLS):
+                    before = lake.batch()
+                    await until(lambda before=before: lake.batch() > before, process)  # type: ignore[misc]
+                    await until(lake.is_staging, process)
+                    chosen = executor(process.pid, number)
+                    assert chosen, "there is no executor"
+                    for pid in chosen:
+                        kill(pid)
+                last = lake.batch()
+                await until(lambda: lake.batch() > last + 1, process)
+        await finished(lake, database)
+        assert lake.payloads() == pushed
+        assert lake.strays() == set()
     finally:
         await store.close()
 

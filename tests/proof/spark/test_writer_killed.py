@@ -9,10 +9,8 @@ Spark repeats.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +20,7 @@ import asyncpg
 import pytest
 
 from benchmarks.processes import tree
+from tests.proof.spark.processes import executor, kill
 from tests.proof.spark.writing import FILES_PER_BATCH, QUEUE
 from tests.proof.traffic import SCALE
 
@@ -71,10 +70,6 @@ class Stream:
         assert code in (None, 0), self.log
         return code == 0
 
-    def running(self, words: str) -> list[int]:
-        """Its processes with these words in their command line."""
-        return [pid for pid in tree(self.process.pid) if words in _command(pid)]
-
     def leftovers(self) -> list[int]:
         """What is still there of it and of its earlier lives, also of those whose parent was killed."""
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -82,15 +77,8 @@ class Stream:
 
     def end(self) -> None:
         for pid in self.leftovers():
-            _kill(pid)
+            kill(pid)
         self.process.wait()
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
 
 
 def _session(pid: int) -> int:
@@ -98,11 +86,6 @@ def _session(pid: int) -> int:
         return os.getsid(pid)
     except ProcessLookupError:
         return 0
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -147,14 +130,9 @@ async def until_pushing(stream: Stream, look: asyncpg.Connection, beyond: int, a
     raise AssertionError(f"it came to its end before it was killed often enough\n{stream.log}")
 
 
-def targets(stream: Stream, kill: int) -> list[int]:
-    """Whom to kill: the driver with its JVM, or an executor, or the Python workers of one."""
-    executors = stream.running("CoarseGrainedExecutorBackend")
-    if not executors:
-        return tree(stream.process.pid)
-    executor = executors[kill % len(executors)]
-    workers = [pid for pid in tree(executor) if "pyspark.daemon" in _command(pid)]
-    return workers if kill % 2 and workers else [executor]
+def targets(stream: Stream, number: int) -> list[int]:
+    """Whom to kill: an executor, or the Python workers of one, or the driver with its JVM."""
+    return executor(stream.process.pid, number) or tree(stream.process.pid)
 
 
 @pytest.mark.timeout(3600)
@@ -167,7 +145,7 @@ async def test_every_row_is_stored_once(stream: Stream, look: asyncpg.Connection
         stored = await until_pushing(stream, look, stored, attempts % 2 == 0)
         noted = stream.noted
         for pid in pids:
-            _kill(pid)
+            kill(pid)
         hits += stream.noted == noted and stored > noted * PER_BATCH  # else it was quicker, and this one proves nothing
         if stream.process.pid in pids:
             stream.process.wait()
