@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from queenmq.domain.cipher import Cipher
 from queenmq.spark.errors import NotReady, OptionError, WriteRefused
@@ -19,6 +22,7 @@ from queenmq.storage.store import Store
 from tests.conftest import Server
 from tests.engine.relay import Relay
 from tests.server.running import eventually
+from tests.spark.json_values import messages
 from tests.spark.writing import SCOPE, asked, numbered, payloads, rows, stored, to_database, write
 
 KEY = "0123456789abcdef" * 4
@@ -47,6 +51,22 @@ def test_rows_are_stored_in_their_order(database: str) -> None:
         numbers = [json.loads(message.payload)["n"] for message in found if message.partition == partition]
         assert len(numbers) > 160
         assert numbers == sorted(numbers)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(messages, st.integers(1, 50))
+async def test_what_is_written_is_popped(
+    database: str, store: Store, drawn: list[tuple[str, str]], at_once: int
+) -> None:
+    name = f"q{os.urandom(6).hex()}"
+    batch = rows(payload=[payload for _, payload in drawn], partition=[partition for partition, _ in drawn])
+    options = to_database(database, queue=name, batchSize=str(at_once))
+    assert await asyncio.to_thread(write, options, batch) == Tally(len(drawn))
+    result = await store.pop(name, batch=1000, partitions=10, auto_ack=True)
+    popped = {claim.partition: [message.payload.decode() for message in claim.messages()] for claim in result.claims}
+    for partition in {each for each, _ in drawn}:
+        assert popped.pop(partition) == [payload for each, payload in drawn if each == partition]
+    assert popped == {}
 
 
 def test_everything_a_row_brings_is_stored(database: str) -> None:
