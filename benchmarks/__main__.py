@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import storage
+from . import storage, tables
 from .coordination import table as coordination
 from .http import table as http
 
@@ -79,7 +79,7 @@ def _http(options: argparse.Namespace, console: Console, command: str) -> bool:
 
 
 def _coordination(options: argparse.Namespace, console: Console, command: str) -> bool:
-    report = coordination.measure(coordination.Options(only=options.only, scale=options.scale), console)
+    report = coordination.measure(tables.Options(only=options.only, scale=options.scale), console)
     coordination.show(console, report)
     if options.record:
         coordination.record(RESULTS, report, command)
@@ -89,7 +89,7 @@ def _coordination(options: argparse.Namespace, console: Console, command: str) -
 def _spark(options: argparse.Namespace, console: Console, command: str) -> bool:
     from .spark import table as spark  # it takes PySpark a second to be imported
 
-    report = spark.measure(spark.Options(only=options.only, scale=options.scale), console)
+    report = spark.measure(tables.Options(only=options.only, scale=options.scale), console)
     spark.show(console, report)
     if options.record:
         spark.record(RESULTS, report, command)

@@ -37,6 +37,21 @@ class Measured:
     beside: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Which rows, and how much of the work of each."""
+
+    only: Sequence[str] = ()
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    lines: list[Line]
+    failures: list[str]
+    machine: str
+
+
 def verdict(met: bool | None) -> str:
     return "" if met is None else "met" if met else "MISSED"
 

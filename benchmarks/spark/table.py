@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -11,22 +9,9 @@ from rich.console import Console
 from .. import tables
 from ..lab import open_lab
 from ..load.connection import BadAnswer
-from ..tables import HEAD, Line
+from ..tables import HEAD, Line, Options, Report
 from .measures import Bench, Unavailable
 from .rows import ROWS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    only: Sequence[str] = ()
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    lines: list[Line]
-    failures: list[str]
-    machine: str
 
 
 def measure(options: Options, console: Console) -> Report:

@@ -98,7 +98,7 @@ def test_the_record_of_the_project_can_be_written(tmp_path: Path) -> None:
     copy.write_text(command.RESULTS.read_text("utf-8"), "utf-8")
     record(copy, Report([row("a", 1, "10")], [], "2 cores.", []), "all")
     seal = coordinated("seal", 7.0)
-    coordination_table.record(copy, coordination_table.Report([seal], [], "3 cores."), "some")
+    coordination_table.record(copy, tables.Report([seal], [], "3 cores."), "some")
     text = copy.read_text("utf-8")
     assert "| a | 1 | 10 |" in text
     assert "3 cores. `some`" in text
@@ -106,7 +106,7 @@ def test_the_record_of_the_project_can_be_written(tmp_path: Path) -> None:
 
 
 def coordinated(name: str, value: float) -> Line:
-    (found,) = coordination_table.chosen(coordination_table.Options(only=[name]))
+    (found,) = coordination_table.chosen(tables.Options(only=[name]))
     return found.line(Measured(value, "beside"))
 
 
@@ -131,9 +131,9 @@ def test_a_figure_of_coordination_is_held_against_its_target(
 
 
 def test_rows_are_chosen_within_one_part(capsys: pytest.CaptureFixture[str]) -> None:
-    assert coordination_table.chosen(coordination_table.Options()) == coordination.ROWS
+    assert coordination_table.chosen(tables.Options()) == coordination.ROWS
     with pytest.raises(SystemExit, match="flow: the rows are wake,"):
-        coordination_table.chosen(coordination_table.Options(only=["flow"]))
+        coordination_table.chosen(tables.Options(only=["flow"]))
     assert command.parse(["coordination", "--only", "wake, seal"]).only == ["wake", "seal"]
     with pytest.raises(SystemExit):
         command.parse(["--only", "wake"])

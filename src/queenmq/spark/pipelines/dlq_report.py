@@ -20,7 +20,8 @@ from ..reports.files import Report, directory, write_csv, write_parquet, write_t
 from ..reports.page import Column, Page
 from ..reports.plots import COLOURS, bars, timeline
 from ..reports.shapes import shape
-from .base import Arguments, Events, Outcome, Progress
+from .base import Run
+from .reporting import run_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,20 +79,7 @@ def dlq_report(
     return Report(folder / "dlq-report.html", folder / "dlq-report.parquet", folder / "dlq-report.csv", table.num_rows)
 
 
-def run(spark: SparkSession, arguments: Arguments, events: Events) -> Outcome:
-    assert arguments.out is not None
-    report = dlq_report(
-        spark,
-        out=arguments.out,
-        database_url=arguments.database_url,
-        queue=arguments.queue,
-        since=arguments.since,
-        until=arguments.until,
-    )
-    events.progress(Progress(report.rows))
-    return Outcome(
-        report.rows, (f"{report.rows} kinds of errors in {report.path_table}", f"report: {report.path_html}")
-    )
+run: Final[Run] = run_of(dlq_report, "kinds of errors")
 
 
 def _grouped(letters: DataFrame) -> DataFrame:

@@ -21,7 +21,8 @@ from ..reports import words
 from ..reports.files import Report, directory, write_csv, write_parquet, write_text
 from ..reports.page import Column, Page
 from ..reports.plots import bars
-from .base import Arguments, Events, Outcome, Progress
+from .base import Run
+from .reporting import run_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,18 +63,7 @@ def skew(
     return Report(folder / "skew.html", folder / "skew.parquet", folder / "skew.csv", table.num_rows)
 
 
-def run(spark: SparkSession, arguments: Arguments, events: Events) -> Outcome:
-    assert arguments.out is not None
-    report = skew(
-        spark,
-        out=arguments.out,
-        database_url=arguments.database_url,
-        queue=arguments.queue,
-        since=arguments.since,
-        until=arguments.until,
-    )
-    events.progress(Progress(report.rows))
-    return Outcome(report.rows, (f"{report.rows} partitions in {report.path_table}", f"report: {report.path_html}"))
+run: Final[Run] = run_of(skew, "partitions")
 
 
 def _partitions(raw: DataFrame, seconds: float) -> DataFrame:
