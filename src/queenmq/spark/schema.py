@@ -39,6 +39,17 @@ def schema_for(options: ReadOptions) -> str:
     return ", ".join(f"`{name}` {_data_type(options) if name == 'data' else TYPES[name]}" for name in names)
 
 
+def every_column() -> StructType:
+    """The schema of messages, for tasks that read them without a query of their own: it takes no parser."""
+    from pyspark.sql.types import BooleanType, LongType, StringType, StructType, TimestampType
+
+    kinds = {"seq": LongType(), "encrypted": BooleanType(), "created_at": TimestampType()}
+    made = StructType()
+    for name in COLUMNS:
+        made.add(name, kinds.get(name, StringType()))
+    return made
+
+
 def check_schema(schema: StructType) -> None:
     """A schema that a query has given: columns of ours, with their types, and `data` as any struct."""
     for field in schema.fields:

@@ -8,7 +8,6 @@ then, so nothing is ever skipped.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from adbc_driver_postgresql import dbapi
     from pyspark.sql.types import StructType
 
-log = logging.getLogger("queenmq.spark")
 _SAMPLED: Final = 2000
 _FORGET_EVERY: Final = 20
 _T = TypeVar("_T")

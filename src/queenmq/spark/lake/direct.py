@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 from ..options import ReadOptions
 from ..planning import Ranges
 from ..reader import read_split
+from ..schema import every_column
 from .commit import Staged
 from .filesystem import open_output
-from .staging import FILE_COLUMNS, columns
+from .staging import FILE_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,7 +62,7 @@ def _written(batches: Iterable[pa.RecordBatch], options: ReadOptions, uri: str) 
     files = _Files(uri)
     for batch in batches:
         for plan in batch.column("ranges").to_pylist():
-            for messages in read_split(options, columns(), Ranges.decoded(plan)):
+            for messages in read_split(options, every_column(), Ranges.decoded(plan)):
                 files.add(messages)
     done = files.close()
     keys = [key for _, key in done]

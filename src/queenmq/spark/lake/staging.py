@@ -19,7 +19,6 @@ from . import layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 FILE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "queue")
 SCHEMA: Final = ", ".join(f"`{name}` {TYPES[name]}" for name in (*FILE_COLUMNS, "queue")) + ", `date` date, `hour` int"
@@ -40,17 +39,6 @@ _SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "true",
 }
 _SPLITTING: Final = "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled"
-
-
-def columns() -> StructType:
-    """The columns of the source, for tasks that fetch messages by themselves."""
-    from pyspark.sql.types import BooleanType, LongType, StringType, StructType, TimestampType
-
-    kinds = {"seq": LongType(), "encrypted": BooleanType(), "created_at": TimestampType()}
-    made = StructType()
-    for name in COLUMNS:
-        made.add(name, kinds.get(name, StringType()))
-    return made
 
 
 @dataclass(frozen=True, slots=True)
