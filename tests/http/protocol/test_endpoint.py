@@ -24,6 +24,7 @@ class Running:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._started = threading.Event()
+        self._stopping = False
         self._thread = threading.Thread(target=lambda: uvloop.run(self._main()))
 
     async def _main(self) -> None:
@@ -45,6 +46,10 @@ class Running:
         return self
 
     def stop(self) -> None:
+        """Say it once: after that, the loop may be closed at any moment."""
+        if self._stopping:
+            return
+        self._stopping = True
         self.loop.call_soon_threadsafe(self._stop.set)
 
     def __exit__(self, *_: object) -> None:
