@@ -373,7 +373,7 @@ def test_every_history_is_as_in_the_model(embedded_server: Server) -> None:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             StorageMachine,
             settings=settings(
-                max_examples=int(140 * SCALE),
+                max_examples=int(80 * SCALE),
                 stateful_step_count=40,
                 deadline=None,
                 database=None,
