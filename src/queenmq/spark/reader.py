@@ -22,7 +22,7 @@ from .connecting import arrow_reads
 from .errors import DataLoss, OptionError
 from .filters import narrowed
 from .options import ReadOptions
-from .planning import Bounds, Ranges, batch_plan, divided
+from .planning import Bounds, Ranges, batch_plan, divided, warn_of_unknown
 from .schema import arrow_schema, check_schema
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class MessageReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with arrow_reads(self._options.database_url) as cursor:
+            warn_of_unknown(cursor, self._options.queues, "nothing is read of it")
             plan = batch_plan(cursor, self._options, self._bounds)
         splits = [Split(part) for part in divided(plan, self._options.splits)]
         return splits or [Split(plan)]

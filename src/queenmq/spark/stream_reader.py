@@ -28,7 +28,7 @@ from .admission import about, at_most
 from .connecting import ArrowSession
 from .errors import OptionError
 from .options import ReadOptions
-from .planning import Ranges, divided, matching, starting_at, stream_splits
+from .planning import Ranges, divided, matching, starting_at, stream_splits, warn_of_unknown
 from .positions import Epoch, Moment, Positions
 from .reader import Split, read_split
 from .schema import check_schema
@@ -127,6 +127,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _beginning(self, cursor: dbapi.Cursor) -> tuple[Moment, Positions]:
         moment = positions.look(cursor)
+        warn_of_unknown(cursor, self._options.queues, "it is read when it is there")
         stored = matching(cursor, self._options)
         start = starting_at(cursor, stored, self._options.starting)
         return moment, Positions(stored.pids[start > 0], start[start > 0])

@@ -61,3 +61,8 @@ select queen.seq_at(r.pid, $2::timestamptz) as seq from unnest($1::bigint[]) wit
 -- The partitions of these names that exist.
 select p.partition_id, r.o from unnest($1::text[], $2::text[]) with ordinality r (queue, partition, o)
 join queen.queues q on q.name = r.queue join queen.partitions p on p.queue_id = q.queue_id and p.name = r.partition;
+
+-- name: spark_unknown_queues
+-- Those of these names that no queue has.
+select r.name from unnest($1::text[]) with ordinality r (name, o)
+where not exists (select from queen.queues q where q.name = r.name) order by r.o;
