@@ -301,11 +301,12 @@ class TestGroup:
 
     async def test_it_never_goes_back(self, database: str, queue: Store) -> None:
         source = stream(database, consumerGroup="lake")
-        start = source.initialOffset()
-        await push(queue, 3)
-        _, at = step(source, start)
+        await push(queue, 2)
+        _, before = step(source, source.initialOffset())
+        await push(queue, 1)
+        _, at = step(source, before)
         source.commit(at)
-        stream(database, consumerGroup="lake").commit(start)
+        stream(database, consumerGroup="lake").commit(before)
         assert [lag.lag for lag in (await describe(queue.pool, "lake"))["orders"]] == [0]
 
 
@@ -330,8 +331,8 @@ class TestHolds:
         await push(queue, 2)
         await holds.acquire(queue.pool, "orders", "lake")
         at = source.initialOffset()
-        await self.age(late)
         await push(queue, 2)
+        await self.age(late)
         _, at = step(source, at)
         await asyncio.to_thread(release_holds, database, at["epoch"], "lake")
         released = await self.released(queue)
