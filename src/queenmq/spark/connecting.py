@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from .. import sql
 from ..storage.url import without_password
-from .errors import NotReady, Unreachable
+from .errors import NotReady, OptionError, Unreachable
 
 if TYPE_CHECKING:
     import asyncpg
     from adbc_driver_postgresql import dbapi
 
 _T = TypeVar("_T")
+PGBOUNCER: Final = "QUEEN_PGBOUNCER"
+_YES: Final = ("true", "1")
+_NO: Final = ("false", "0", "")
 _MISSING: Final = ("42P01", "42883", "3F000", "42703")  # undefined table, function, schema, column
 
 
@@ -96,12 +99,20 @@ class ArrowSession:
         return self._connection
 
 
-@asynccontextmanager
-async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection for typed calls."""
+async def typed(url: str) -> asyncpg.Connection:
+    """A connection for typed calls, through PgBouncer where the environment says so, as for the server."""
     from ..storage.pool import connect
 
-    connection = await connect(with_password(url))
+    given = os.environ.get(PGBOUNCER, "").lower()
+    if given not in _YES + _NO:
+        raise OptionError(f"{PGBOUNCER} (environment)", given, "true, false, 1 or 0")
+    return await connect(with_password(url), pgbouncer=given in _YES)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """The same, closed at the end."""
+    connection = await typed(url)
     try:
         yield connection
     finally:

@@ -16,9 +16,8 @@ from ..domain.cipher import EncryptionUnavailable
 from ..domain.segments import Parcel, Verdict
 from ..storage.directory import Directory
 from ..storage.errors import AccessRefused, DatabaseUnavailable, SchemaMissing, StorageError, translate
-from ..storage.pool import connect
 from ..storage.push import PushPlan, execute
-from .connecting import with_password
+from .connecting import typed
 from .errors import NotReady, SparkError, Unreachable, WriteRefused
 from .pushing import Patience, Tally
 from .reader import cipher
@@ -30,7 +29,7 @@ class DatabasePusher:
     """One connection, opened when it is needed."""
 
     def __init__(self, url: str, max_retry_seconds: float) -> None:
-        self._url = with_password(url)
+        self._url = url
         self._patience = max_retry_seconds
         self._sealer = cipher()
         self._directory = Directory()
@@ -78,7 +77,7 @@ class DatabasePusher:
 
     async def _attempt(self, plan: PushPlan) -> None:
         if self._connection is None:
-            self._connection = await connect(self._url)
+            self._connection = await typed(self._url)
         await execute(self._connection, plan)
 
     def _disconnect(self) -> None:
