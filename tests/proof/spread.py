@@ -20,7 +20,7 @@ import uuid_utils
 
 from tests.proof.books import Books, Key
 from tests.proof.client import Client
-from tests.proof.traffic import BEHIND, SEED, STUCK_SECONDS, Database
+from tests.proof.traffic import BEHIND, SEED, STUCK_SECONDS, Database, last
 
 SINGLY: Final = "singly"
 """This queue is consumed by partition only."""
@@ -107,7 +107,8 @@ class HttpDoor:
 
 
 class Flow:
-    """One run for so many seconds, through doors of each of these kinds. `opened` reads what is stored encrypted.
+    """One run for so many seconds, and until it is `satisfied`, through doors of each of these kinds. `opened` reads
+    what is stored encrypted.
     In a `rush`, producers push as much as they can, and consumers take all they get."""
 
     def __init__(
@@ -123,6 +124,7 @@ class Flow:
         self.unsettled = 0
         self.rush = False
         self.enough = asyncio.Event()
+        self.satisfied: Callable[[], bool] = lambda: True
         self.drained = asyncio.Event()
         self._database = database
         self._seconds = seconds
@@ -135,7 +137,7 @@ class Flow:
             for number, (door, group) in enumerate((door, group) for door in self.doors for group in GROUPS):
                 for wide in (True, False):
                     tasks.create_task(_consume(self, door(), group, random.Random(f"{SEED} {number} {wide}"), wide))
-            asyncio.get_running_loop().call_later(self._seconds, self.enough.set)
+            tasks.create_task(last(self._seconds, self.enough, lambda: self.satisfied()))
             async with asyncio.TaskGroup() as producers:
                 for number, door in enumerate([*self.doors, *self.doors]):
                     producers.create_task(_produce(self, door(), f"producer-{number}"))
