@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
@@ -26,6 +26,16 @@ from tests.spark.json_values import messages
 from tests.spark.writing import SCOPE, asked, numbered, payloads, rows, stored, to_database, write
 
 KEY = "0123456789abcdef" * 4
+FAIL_ONCE = """
+    do $do$ begin
+        create sequence queen.failures;
+        create function queen.fail() returns trigger language plpgsql as $$ begin
+            if nextval('queen.failures') = 1 then raise 'once' using errcode = 'CODE'; end if;
+            return new;
+        end $$;
+        create trigger fail before insert on queen.segments for each row execute function queen.fail();
+    end $do$
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -108,8 +118,8 @@ def test_equal_rows_of_two_tasks_are_two_messages(database: str) -> None:
 def test_a_bad_row_stops_its_push_and_leaves_earlier_ones(database: str) -> None:
     options = to_database(database, queue="q", batchSize="2")
     good = rows(payload=list(numbered(4)))
-    with pytest.raises(WriteRefused, match="row 5 of this task: payload must be valid JSON"):
-        write(options, good, rows(payload=['{"n": 4}', "{", '{"n": 5}']))
+    with pytest.raises(WriteRefused, match="row 5 of task 3: payload must be valid JSON"):
+        write(options, good, rows(payload=['{"n": 4}', "{", '{"n": 5}']), scope=replace(SCOPE, task=3))
     assert payloads(database, "q") == list(numbered(4))
 
 
@@ -156,6 +166,47 @@ async def test_a_queue_that_stays_full_is_given_up(database: str, store: Store) 
     with pytest.raises(WriteRefused, match=r"given up after 0.2 s \(maxRetrySeconds\): queue q is full: maxSize is 2"):
         await asyncio.to_thread(write, options, rows(payload=list(numbered(5))))
     assert await asyncio.to_thread(payloads, database, "q") == list(numbered(2))
+
+
+def test_what_a_full_queue_refuses_again_and_again_is_not_changed(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its neighbours are stored at once, and it is when there is room: the queue is emptied in the second pause."""
+    asyncio.run(with_store(database, lambda store: store.configure("q", maxSize=1)))
+    options = to_database(database, queue="q")
+    write(options, rows(payload=["0"]))
+    pauses = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            asyncio.run(with_store(database, lambda store: store.pop("q", auto_ack=True)))
+
+    monkeypatch.setattr("queenmq.spark.pushing.time.sleep", pause)
+    sealed = [Cipher(bytes.fromhex(KEY)).encrypt(b"%d" % number).decode() for number in range(3)]
+    batch = rows(payload=sealed, encrypted=[False, False, True], producer_sub=["a", "b", "c"], queue=["x", "x", None])
+    assert write(options, batch) == Tally(3)
+    assert len(pauses) == 2
+    assert len(payloads(database, "x")) == 2
+    last = stored(database, "q")[-1]
+    assert (json.loads(last.payload), last.encrypted, last.producer_sub) == (json.loads(sealed[2]), True, "c")
+
+
+async def with_store(database: str, work: Callable[[Store], Awaitable[object]]) -> None:
+    opened = await Store.open(database)
+    try:
+        await work(opened)
+    finally:
+        await opened.close()
+
+
+@pytest.mark.parametrize("code", ["40P01", "40001"])
+def test_what_postgresql_has_undone_is_repeated(database: str, code: str) -> None:
+    """A deadlock, or a conflict of transactions: here from a trigger that fails once."""
+    asked(database, FAIL_ONCE.replace("CODE", code))
+    assert write(to_database(database, queue="q"), rows(payload=list(numbered(3)))) == Tally(3)
+    assert payloads(database, "q") == list(numbered(3))
+    assert asked(database, "select last_value from queen.failures")[0][0] == 2
 
 
 async def test_an_encrypted_queue_gets_sealed_payloads(

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from queenmq.spark.errors import WriteRefused
+from queenmq.spark.errors import OptionError, WriteRefused
+from queenmq.spark.options import WriteOptions
 from queenmq.spark.pushing import Tally
 from tests.server.running import Server
-from tests.spark.writing import numbered, payloads, rows, stored, to_server, write
+from tests.spark.writing import SCOPE, numbered, payloads, rows, stored, to_server, write
 
 Reply = tuple[int, dict[str, str], bytes]
 _KEPT = {"content-type", "retry-after"}
@@ -23,11 +28,13 @@ _KEPT = {"content-type", "retry-after"}
 
 class Front:
     """A proxy before the server. `script` holds what it answers itself, one reply for each request, before it passes
-    requests on: a status with headers and body, or None to hang up. `forget` hangs up after the server has answered."""
+    requests on: a status with headers and body, or None to hang up. `forget` hangs up after the server has answered,
+    `hasty` makes it refuse requests without reading them."""
 
     def __init__(self, target: int) -> None:
         self.script: list[Reply | None] = []
         self.forget = 0
+        self.hasty = False
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         front = self
@@ -36,6 +43,10 @@ class Front:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
+                if front.hasty:
+                    self.send_error(413)
+                    self.close_connection = True
+                    return
                 body = self.rfile.read(int(self.headers["content-length"]))
                 front.bodies.append(body)
                 front.headers.append({name.lower(): value for name, value in self.headers.items()})
@@ -44,7 +55,7 @@ class Front:
                     self.close_connection = True
                     return
                 self.send_response(reply[0])
-                for name, value in {**reply[1], "content-length": str(len(reply[2]))}.items():
+                for name, value in {"content-length": str(len(reply[2])), **reply[1]}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(reply[2])
@@ -105,8 +116,9 @@ def alone() -> Iterator[Front]:
     opened.end()
 
 
-def failure(status: int, code: str = "", error: str = "no", **headers: str) -> Reply:
-    return status, {"content-type": "application/json", **headers}, json.dumps({"error": error, "code": code}).encode()
+def failure(status: int, code: str = "", error: str = "no", field: str | None = None, **headers: str) -> Reply:
+    body = json.dumps({"error": error, "code": code, "field": field}).encode()
+    return status, {"content-type": "application/json", **headers}, body
 
 
 def test_whatever_goes_wrong_every_row_is_stored_once_and_in_order(database: str, front: Front) -> None:
@@ -116,12 +128,13 @@ def test_whatever_goes_wrong_every_row_is_stored_once_and_in_order(database: str
         failure(503, "stopping", **{"retry-after": "0"}),
         None,
         (502, {}, b"<html>a proxy's page</html>"),
+        (201, {"content-length": "999", "connection": "close"}, b'[{"status":"queued"},{"sta'),
     ]
     front.forget = 1
     assert write(options, rows(payload=list(numbered(35)))) == Tally(25, 10), "one answer was lost"
-    assert len(set(front.bodies[:6])) == 1, "a push is repeated with the same ids"
+    assert len(set(front.bodies[:7])) == 1, "a push is repeated with the same ids"
     assert payloads(database, "q") == list(numbered(35))
-    assert len(front.bodies) == 4 + 1 + 4
+    assert len(front.bodies) == 5 + 1 + 4
 
     front.script = [failure(413, "body_too_large")]
     trace = "0190e8f0-0000-7000-8000-000000000000"
@@ -188,8 +201,8 @@ def test_a_queue_whose_server_has_no_key_refuses_at_once(server: Server) -> None
         ((404, {}, b"<html>nothing here</html>"), "refuses the push (404): no reason given"),
         ((200, {}, b"<html>hello</html>"), "does not answer a push as a queenmq server does; check option url"),
         ((201, {}, b"[]"), "answers for 0 of 1 messages"),
-        ((201, {}, b'[{"status":"failed","error":"because"}]'), "says failed of a message: because"),
-        ((201, {}, b'[{"status":"odd"}]'), "says odd of a message: no reason"),
+        ((201, {}, b'[{"status":"failed","error":"because"}]'), "says failed of it: because"),
+        ((201, {}, b'[{"status":"odd"}]'), "says odd of it: no reason"),
     ],
 )
 def test_what_cannot_be_repeated_is_told(alone: Front, reply: Reply, expected: str) -> None:
@@ -214,6 +227,75 @@ def test_the_server_says_how_long_to_wait(alone: Front, monkeypatch: pytest.Monk
     assert write(to_server(alone.url, queue="q"), rows(payload=["1"])) == Tally(1)
     assert pauses[0] == 7.0
     assert 0 < pauses[1] < pauses[3] < 1, "without a word from the server, pauses grow"
+    pauses.clear()
+    alone.script = [*[failure(429, **{"retry-after": "0"})] * 4, fine]
+    assert write(to_server(alone.url, queue="q"), rows(payload=["1"])) == Tally(1)
+    assert 0 < pauses[0] < pauses[2], "nor is a server besieged that says: at once"
+
+
+def test_a_row_that_only_the_server_refuses_is_named(database: str, tmp_path: Path) -> None:
+    limits = {"QUEEN_MAX_BODY_BYTES": "20000", "QUEEN_MAX_PUSH_ITEMS": "50", "QUEEN_MAX_NAME_LENGTH": "40"}
+    server = Server(tmp_path, "--workers", "1", DATABASE_URL=database, **limits)
+    try:
+        url = f"http://127.0.0.1:{server.wait_ready().port}"
+        refused = partial(refusal, to_server(url, queue="q", batchSize="10"))
+        names = ["p"] * 37 + ["p" * 41]
+        long = [*numbered(30), json.dumps("x" * 20000), "31"]
+        assert re.match(
+            r"row 37 of task 4: \S+ refuses the push \(400\): partition must be a text of 1 to 40",
+            refused(rows(payload=list(numbered(38)), partition=names)),
+        )
+        assert refused(rows(payload=long)).startswith("row 30 of task 4: 127.0.0.1")
+        found = [message.payload for message in stored(database, "q") if message.partition == "Default"]
+        assert found == list(numbered(30)), "what came before it stays"
+        too_many = refusal(to_server(url, queue="q"), rows(payload=["1"] * 51))
+        assert too_many.endswith("items must be at most 50, not 51; option batchSize can be smaller")
+    finally:
+        server.end()
+
+
+def refusal(options: WriteOptions, batch: pa.RecordBatch) -> str:
+    with pytest.raises(WriteRefused) as refused:
+        write(options, batch, scope=replace(SCOPE, task=4))
+    return refused.value.message
+
+
+def test_the_row_is_right_after_a_push_was_divided(alone: Front) -> None:
+    """Because it was too large, and because a queue had no room for some of it."""
+    some_full = b'[{"status":"queued"},{"status":"failed","code":"queue_full"},{"status":"failed","code":"queue_full"}]'
+    alone.script = [
+        (201, {}, b'[{"status":"queued"},{"status":"queued"},{"status":"queued"}]'),
+        failure(413),
+        (201, {}, b'[{"status":"queued"}]'),
+        failure(413),
+        (201, {}, b'[{"status":"queued"}]'),
+        failure(400, "invalid_value", "items[0].queue must be another", field="items[0].queue"),
+    ]
+    options = to_server(alone.url, queue="q", batchSize="3")
+    said = refusal(options, rows(payload=list(numbered(6))))
+    assert re.fullmatch(r"row 5 of task 4: \S+ refuses the push \(400\): queue must be another", said)
+    alone.script = [(201, {}, some_full), (201, {}, b'[{"status":"queued"}]'), (201, {}, b'[{"status":"odd"}]')]
+    assert refusal(options, rows(payload=list(numbered(3)))).startswith("row 2 of task 4: ")
+
+
+def test_a_refusal_is_heard_although_the_request_was_not_read(alone: Front) -> None:
+    alone.hasty = True
+    options = replace(to_server(alone.url, queue="q"), max_retry_seconds=0.5)
+    assert "refuses the push (413)" in refusal(options, rows(payload=[json.dumps("x" * (16 << 20))]))
+
+
+def test_a_token_is_not_shown_that_no_header_can_hold(alone: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUEEN_TOKEN", "hunter2\n")
+    alone.script = [(201, {}, b'[{"status":"queued"}]')]
+    assert write(to_server(alone.url, queue="q"), rows(payload=["1"])) == Tally(1)
+    assert alone.headers[0]["authorization"] == "Bearer hunter2", "a file with a token ends with an end of line"
+    for token in ("hunter2\nhunter2", "hunter2 hunter2", "hunter2ü"):
+        monkeypatch.setenv("QUEEN_TOKEN", token)
+        with pytest.raises(
+            OptionError, match=r"option QUEEN_TOKEN \(environment\) is 'hidden'; it must be a text"
+        ) as bad:
+            write(to_server(alone.url, queue="q"), rows(payload=["1"]))
+        assert "hunter2" not in "".join(traceback.format_exception(bad.value))
 
 
 def test_the_token_comes_from_the_environment(alone: Front, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ from queenmq.spark.errors import OptionError, SparkError, WriteRefused
 from queenmq.spark.options import WriteOptions
 from queenmq.spark.pushing import Tally, push_all
 from queenmq.spark.row_ids import RowIds
-from queenmq.spark.write_rows import Columns, Rows, cuts
+from queenmq.spark.write_rows import Columns, Rows, cuts, portions
 from queenmq.spark.writer import MessageStreamWriter, MessageWriter
 from tests.spark.writing import SCOPE, rows, to_database, to_server
 
@@ -78,7 +79,7 @@ def test_a_struct_is_to_be_made_json() -> None:
 def test_without_a_queue() -> None:
     with pytest.raises(OptionError, match="option queue is missing"):
         Columns.of(schema("payload string"), to_database(DATABASE))
-    assert refusal(rows(queue=["a", None], payload=["1", "2"])).startswith("row 1 of this task: queue is null")
+    assert refusal(rows(queue=["a", None], payload=["1", "2"])).startswith("row 1 of task 0: queue is null")
 
 
 @pytest.mark.parametrize("column", ["producer_sub string", "encrypted boolean"])
@@ -129,6 +130,28 @@ def test_ids_depend_on_the_row_and_not_on_its_batch() -> None:
     assert together == alone
 
 
+def test_ids_depend_on_everything_that_is_stored_with_a_row() -> None:
+    """Also of rows among others that have an id of their own."""
+    trace = "0190e8f0-0000-7000-8000-000000000000"
+    whole = rows(
+        payload=["1", SEALED, SEALED, SEALED],
+        transaction_id=["mine", None, None, None],
+        trace_id=[None, None, trace, None],
+        encrypted=[False, False, False, True],
+    )
+    together = [item.transaction_id for parcel in parcels(whole, queue="q") for item in parcel.items]
+    alone = [parcels(whole[row : row + 1], queue="q")[0].items[0].transaction_id for row in range(4)]
+    assert together == alone
+    assert len(set(together)) == 4
+
+
+def test_a_bad_name_is_found_among_names_that_are_known() -> None:
+    with pytest.raises(WriteRefused, match="row 3 of task 0: partition must be a"):
+        parcels(
+            rows(payload=["1", "2"], partition=["a", "b"]), rows(payload=["1", "2"], partition=["a", "\n"]), queue="q"
+        )
+
+
 @pytest.mark.parametrize(
     "payload",
     ["", "{", "1,2", '1},{"queue":"other","payload":2', "[1", "nul", "{'a':1}", '"\\u0000"', "1e200000", "NaN"],
@@ -136,13 +159,13 @@ def test_ids_depend_on_the_row_and_not_on_its_batch() -> None:
 @pytest.mark.parametrize("neighbour", ["2", "2]"])
 def test_a_payload_that_is_not_json_is_named_and_not_shown(payload: str, neighbour: str) -> None:
     said = refusal(rows(payload=["1", payload, neighbour]), queue="q")
-    assert said.startswith("row 1 of this task: payload must be ")
+    assert said.startswith("row 1 of task 0: payload must be ")
     assert said.endswith("nothing of its push was stored")
     assert len(payload) < 4 or payload not in said
 
 
 def test_payloads_that_are_json_only_together_are_refused() -> None:
-    assert refusal(rows(payload=["[1", "2]", "3,4"]), queue="q").startswith("row 0 of this task: payload")
+    assert refusal(rows(payload=["[1", "2]", "3,4"]), queue="q").startswith("row 0 of task 0: payload")
 
 
 @pytest.mark.parametrize(
@@ -152,11 +175,11 @@ def test_payloads_that_are_json_only_together_are_refused() -> None:
 def test_a_bad_name_is_named(column: str, value: str) -> None:
     good = {"trace_id": "0190e8f0-0000-7000-8000-000000000000"}.get(column, "good")
     batch = rows(payload=["1", "2", "3"], **{column: [good, value, good]})
-    assert refusal(batch, queue="q").startswith(f"row 1 of this task: {column} must be a")
+    assert refusal(batch, queue="q").startswith(f"row 1 of task 0: {column} must be a")
 
 
 def test_rows_are_numbered_through_all_batches_of_a_task() -> None:
-    with pytest.raises(WriteRefused, match="row 3 of this task"):
+    with pytest.raises(WriteRefused, match="row 3 of task 0"):
         parcels(rows(payload=["1", "2", "3"]), rows(payload=["{"]), queue="q")
 
 
@@ -185,6 +208,27 @@ def test_cuts_cover_everything_within_the_limits(sizes: list[int], most_items: i
     for start, end in found:
         assert 1 <= end - start <= most_items
         assert sum(sizes[start:end]) <= most_bytes or end - start == 1
+
+
+def test_a_large_batch_is_worked_on_in_portions() -> None:
+    """Else a task would hold all of it several times."""
+    megabyte = json.dumps("x" * (1 << 20))
+    batch = rows(payload=[*[megabyte] * 50, "{"], partition=[str(number) for number in range(51)])
+    made = Rows(Columns(0, partition=1), to_database(DATABASE, queue="q"), RowIds(SCOPE)).parcels([batch])
+    found: list[str | None] = []
+    with pytest.raises(WriteRefused, match="row 50 of task 0: payload"):
+        found.extend(item.partition for parcel in made for item in parcel.items)
+    assert found == [str(number) for number in range(48)]
+
+
+@given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 500))
+def test_portions_are_the_batch(sizes: list[int], most_bytes: int) -> None:
+    batch = rows(payload=["x" * size for size in sizes])
+    found = list(portions(batch, most_bytes))
+    assert [text for portion in found for text in portion["payload"].to_pylist()] == batch["payload"].to_pylist()
+    assert all(portion.num_rows for portion in found)
+    if sizes and batch.nbytes > most_bytes:
+        assert len(found) >= min(len(sizes), batch.nbytes // most_bytes)
 
 
 def test_errors_travel_from_tasks_to_the_driver() -> None:
@@ -216,8 +260,8 @@ def test_nothing_is_pushed_behind_a_push_that_failed() -> None:
     one_by_one = parcels(rows(payload=[str(number) for number in range(40)]), queue="q", batchSize="1")
     pusher = Recording(fails_at=3)
     with pytest.raises(WriteRefused, match="once"):
-        push_all(one_by_one, pusher)
+        push_all(one_by_one, pusher, 0)
     assert (pusher.pushed, pusher.closed) == ([b"0", b"1", b"2"], True)
     pusher = Recording(fails_at=-1)
-    assert push_all(one_by_one, pusher) == Tally(40)
+    assert push_all(one_by_one, pusher, 0) == Tally(40)
     assert pusher.pushed == [b"%d" % number for number in range(40)]

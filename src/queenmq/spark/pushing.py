@@ -36,34 +36,45 @@ class Tally:
         return Tally(self.queued + other.queued, self.duplicates + other.duplicates)
 
 
+class MessageRefused(WriteRefused):
+    """One message of a parcel; which row of the task that is, is for others to say."""
+
+    def __init__(self, position: int, why: str) -> None:
+        super().__init__(why)
+        self.position = position
+
+
 class Pusher(Protocol):
     """A way to the queue. All calls come from one thread."""
 
     def push(self, parcel: Parcel) -> Tally:
-        """When it returns, every message is stored. Raises WriteRefused."""
+        """When it returns, every message is stored. Raises WriteRefused; MessageRefused where one message is why."""
         ...
 
     def close(self) -> None: ...
 
 
-def push_all(parcels: Iterable[Parcel], pusher: Pusher) -> Tally:
+def push_all(parcels: Iterable[Parcel], pusher: Pusher, task: int) -> Tally:
     """A parcel is pushed when the one before it is stored, and none after one that failed: that keeps the order in each
     partition, in this attempt and together with the next."""
-    tally, waiting, failed = Tally(), deque[Future[Tally]](), threading.Event()
+    tally, waiting, failed, rows = Tally(), deque[Future[Tally]](), threading.Event(), 0
 
-    def push(parcel: Parcel) -> Tally:
+    def push(parcel: Parcel, first: int) -> Tally:
         if failed.is_set():
             raise WriteRefused("an earlier push of this task has failed")
         try:
             return pusher.push(parcel)
-        except BaseException:
+        except BaseException as error:
             failed.set()
+            if isinstance(error, MessageRefused):
+                raise WriteRefused(f"row {first + error.position} of task {task}: {error.message}") from None
             raise
 
     with ThreadPoolExecutor(1, thread_name_prefix="queen-push") as thread:
         try:
             for parcel in parcels:
-                waiting.append(thread.submit(push, parcel))
+                waiting.append(thread.submit(push, parcel, rows))
+                rows += len(parcel.items)
                 if len(waiting) > _AHEAD:
                     tally += waiting.popleft().result()
             return sum((future.result() for future in waiting), tally)
@@ -80,13 +91,13 @@ class Patience:
         self._pause = _FIRST_PAUSE
 
     def wait(self, why: str, after: float | None = None) -> None:
-        """Until the next attempt; `after` seconds when the other side said so. Raises WriteRefused at the end."""
+        """Until the next attempt; `after` seconds or more where the other side said so. WriteRefused at the end."""
         now = time.monotonic()
         if self._until is None:
             self._until = now + self._seconds
             _log.warning("a push is repeated for up to %g s: %s", self._seconds, why)
         if now >= self._until:
             raise WriteRefused(f"a push was given up after {self._seconds:g} s (maxRetrySeconds): {why}")
-        pause = self._pause * random.uniform(0.5, 1.0) if after is None else after
+        pause = max(self._pause * random.uniform(0.5, 1.0), after or 0.0)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         time.sleep(min(pause, self._until - now))

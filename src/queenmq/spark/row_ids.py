@@ -48,6 +48,7 @@ class RowIds:
     """The ids of the rows of one attempt of a task, which are handed over in any portions."""
 
     def __init__(self, scope: Scope) -> None:
+        self.task = scope.task
         self._scope = scope.digest()
         self._template = np.frombuffer(f"{scope.prefix()}-8000-8000-000000000000".encode(), dtype=np.uint8)
         self._places: dict[tuple[str, str], blake2b] = {}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 4 << 20
 """Payload in one push: a server may take up to 32 MB, but holds it several times while it works on it."""
 
+_PORTION: Final = 4 * MOST_BYTES  # of what Spark hands over at once, up to 64 MB: it is held several times, too
 _KNOWN_NAMES: Final = 65_536
 _NO_QUEUE: Final = "is null, and there is no option queue for such rows"
 _decode_all: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -105,9 +106,9 @@ class Rows:
     def parcels(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Parcel]:
         """In the order of the rows. Raises WriteRefused for the first that cannot be stored."""
         for batch in batches:
-            if batch.num_rows:
-                yield from self._parcels(batch)
-                self._passed += batch.num_rows
+            for portion in portions(batch, _PORTION):
+                yield from self._parcels(portion)
+                self._passed += portion.num_rows
 
     def _parcels(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
         columns = self._columns
@@ -214,7 +215,13 @@ class Rows:
                 raise self._refused(row_of(index), str(error)) from None
 
     def _refused(self, row: int, why: str) -> WriteRefused:
-        return WriteRefused(f"row {self._passed + row} of this task: {why}; nothing of its push was stored")
+        return WriteRefused(f"row {self._passed + row} of task {self._ids.task}: {why}; nothing of its push was stored")
+
+
+def portions(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """A batch in slices of about that size, none of them empty, as if its rows were of equal size."""
+    rows = max(1, batch.num_rows * most_bytes // max(batch.nbytes, most_bytes))
+    return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 
 def cuts(payloads: Sequence[bytes], most_items: int, most_bytes: int) -> Iterator[tuple[int, int]]:

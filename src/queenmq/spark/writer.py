@@ -82,7 +82,7 @@ class MessageStreamWriter(DataSourceStreamArrowWriter):
 def push_rows(batches: Iterator[pa.RecordBatch], columns: Columns, options: WriteOptions, scope: Scope) -> Tally:
     """What a task does. Raises WriteRefused."""
     rows = Rows(columns, options, RowIds(scope))
-    return push_all(rows.parcels(batches), _pusher(options))
+    return push_all(rows.parcels(batches), _pusher(options), scope.task)
 
 
 def _checked(options: WriteOptions, schema: StructType, overwrite: bool) -> Columns:

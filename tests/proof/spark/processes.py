@@ -1,4 +1,4 @@
-"""Whom to kill of a Spark program."""
+"""Whom to kill of a Spark program, and a server that is killed while such a program writes to it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 from benchmarks.processes import tree
+from tests.proof.conftest import Serving, launch
 
 
 def command(pid: int) -> str:
@@ -31,3 +32,32 @@ def executor(driver: int, number: int) -> list[int]:
 def kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+class KilledServer:
+    """A `queen serve` with two workers, which comes back at the same port."""
+
+    def __init__(self, folder: Path, database: str) -> None:
+        self._folder = folder
+        self._database = database
+        self._lives = 0
+        self._port = 0
+        self._serving: Serving | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        self._lives += 1
+        log = self._folder / f"serve-{self._lives}.log"
+        self._serving = launch(log, "--workers", "2", "--port", str(self._port), DATABASE_URL=self._database)
+        self._serving.wait_ready()
+        self._port = self._serving.port
+
+    def kill(self) -> None:
+        """All of its processes, the first one first: it would start others in place of those that die."""
+        if self._serving is not None:
+            for pid in tree(self._serving.process.pid):
+                kill(pid)
+            self._serving.process.wait()

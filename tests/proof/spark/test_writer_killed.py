@@ -3,7 +3,8 @@
 Nothing in the product helps to aim: the database shows when rows of a batch arrive, the checkpoint that it is not noted
 yet, and then the processes get SIGKILL, some at the first rows of a batch and some at the last. Normally that is one
 kill of the driver; with PROOF_SCALE above 1 it is ten, and ten more of executors and their Python workers, whose tasks
-Spark repeats.
+Spark repeats. All of it is done to a stream that writes into PostgreSQL and to one that writes to a server, and the
+server is killed in the middle of its pushes, too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import asyncpg
 import pytest
 
 from benchmarks.processes import tree
-from tests.proof.spark.processes import executor, kill
+from tests.proof.spark.processes import KilledServer, executor, kill
 from tests.proof.spark.writing import FILES_PER_BATCH, QUEUE
 from tests.proof.traffic import SCALE
 
@@ -37,8 +38,8 @@ MESSAGES = "select partition, payload::text from queen.messages where queue = $1
 class Stream:
     """The program, its processes, and what can be seen of it from outside."""
 
-    def __init__(self, master: str, database: str, folder: Path) -> None:
-        self._arguments = [master, database, str(folder / "in"), str(folder / "checkpoint")]
+    def __init__(self, master: str, url: str, folder: Path) -> None:
+        self._arguments = [master, url, str(folder / "in"), str(folder / "checkpoint")]
         self._commits = folder / "checkpoint" / "commits"
         self._log = folder / "log"
         self._sessions: list[int] = []
@@ -102,11 +103,24 @@ def files(tmp_path: Path) -> dict[str, list[str]]:
     return found
 
 
+@pytest.fixture
+def server(database: str, tmp_path: Path) -> Iterator[KilledServer]:
+    started = KilledServer(tmp_path, database)
+    try:
+        started.start()
+        yield started
+    finally:
+        started.kill()
+
+
+@pytest.fixture(params=["postgresql", "http"])
+def url(request: pytest.FixtureRequest, database: str) -> str:
+    return database if request.param == "postgresql" else request.getfixturevalue("server").url
+
+
 @pytest.fixture(params=MASTERS)
-def stream(
-    request: pytest.FixtureRequest, database: str, tmp_path: Path, files: dict[str, list[str]]
-) -> Iterator[Stream]:
-    started = Stream(request.param, database, tmp_path)
+def stream(request: pytest.FixtureRequest, url: str, tmp_path: Path, files: dict[str, list[str]]) -> Iterator[Stream]:
+    started = Stream(request.param, url, tmp_path)
     yield started
     started.end()
 
@@ -151,6 +165,28 @@ async def test_every_row_is_stored_once(stream: Stream, look: asyncpg.Connection
             stream.process.wait()
             stored = await look.fetchval(STORED)
             stream.start()
+    await check_end(stream, look, files)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("url", ["http"], indirect=True)
+@pytest.mark.parametrize("stream", ["local[2]"], indirect=True)
+async def test_a_server_that_is_killed_has_stored_every_row_once(
+    stream: Stream, server: KilledServer, look: asyncpg.Connection, files: dict[str, list[str]]
+) -> None:
+    """The tasks repeat what they do not know to be stored, and the next server finds what the last one had stored."""
+    hits = stored = 0
+    while hits < KILLS:
+        await until_pushing(stream, look, stored, False)
+        await asyncio.to_thread(server.kill)
+        stored = await look.fetchval(STORED)
+        hits += stored % PER_BATCH > 0  # else a batch was complete, and nobody noticed
+        await asyncio.to_thread(server.start)
+    await check_end(stream, look, files)
+
+
+async def check_end(stream: Stream, look: asyncpg.Connection, files: dict[str, list[str]]) -> None:
+    """It comes to its end, and the queue holds every row once, in the order of its file."""
     await asyncio.to_thread(stream.process.wait, PATIENCE)
     assert stream.ended()
     found: dict[str, list[str]] = {}

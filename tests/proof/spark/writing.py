@@ -1,8 +1,9 @@
 """A Spark program that somebody will kill: it copies files of JSON lines into a queue, a few files in each micro-batch.
 
-    python -m tests.proof.spark.writing MASTER DATABASE_URL FOLDER CHECKPOINT
+    python -m tests.proof.spark.writing MASTER URL FOLDER CHECKPOINT
 
-It ends by itself when all files are written, and takes up its checkpoint when it is started again.
+The URL is that of a server, or of PostgreSQL. The program ends by itself when all files are written, and takes up its
+checkpoint when it is started again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FILES_PER_BATCH = 2
 QUEUE = "copied"
 
 
-def main(master: str, database: str, folder: str, checkpoint: str) -> None:
+def main(master: str, url: str, folder: str, checkpoint: str) -> None:
     spark = queenmq.spark.session(
         "killed",
         master,
@@ -31,7 +32,8 @@ def main(master: str, database: str, folder: str, checkpoint: str) -> None:
     rows = lines.selectExpr("value as payload", "get_json_object(value, '$.file') as partition")
     query = (
         rows.writeStream.format("queen")
-        .options(databaseUrl=database, queue=QUEUE, batchSize="10", checkpointLocation=checkpoint)
+        .option("url" if url.startswith("http") else "databaseUrl", url)
+        .options(queue=QUEUE, batchSize="10", checkpointLocation=checkpoint)
         .trigger(availableNow=True)
         .start()
     )
