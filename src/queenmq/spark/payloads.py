@@ -11,7 +11,7 @@ import base64
 import io
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 _BLOCK = 64 << 20
+_DIGITS = Context(prec=100, rounding=ROUND_HALF_UP)  # more than Spark's decimals have, and rounded as Spark does
 _decode: Callable[[str], Any] = msgspec.json.Decoder().decode
 
 
@@ -81,7 +82,8 @@ def _fit(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_list(kind):
         return [_fit(each, kind.value_type) for each in value] if isinstance(value, list) else None
     if pa.types.is_map(kind):
-        return [(k, _fit(v, kind.item_type)) for k, v in value.items()] if isinstance(value, dict) else None
+        fits = isinstance(value, dict) and pa.types.is_string(kind.key_type)
+        return [(k, _fit(v, kind.item_type)) for k, v in value.items()] if fits else None
     if pa.types.is_string(kind):
         return value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if pa.types.is_boolean(kind):
@@ -93,7 +95,7 @@ def _fit(value: Any, kind: pa.DataType) -> Any:
 
 def _fit_number(value: float, kind: pa.DataType) -> Any:
     if pa.types.is_floating(kind):
-        return float(value)
+        return float(Decimal(value)) if isinstance(value, int) else value  # one that is too large is infinite
     if pa.types.is_integer(kind):
         limit = 1 << (kind.bit_width - 1)
         return value if isinstance(value, int) and -limit <= value < limit else None
@@ -108,21 +110,21 @@ def _fit_text(value: Any, kind: pa.DataType) -> Any:
     try:
         if pa.types.is_timestamp(kind):
             moment = datetime.fromisoformat(value)
-            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
         if pa.types.is_date(kind):
             return date.fromisoformat(value)
         if pa.types.is_decimal(kind):
             return _decimal(value, kind)
         if pa.types.is_binary(kind):
             return base64.b64decode(value, validate=True)
-    except ValueError:
+    except (ValueError, OverflowError):
         pass
     return None
 
 
 def _decimal(text: str, kind: pa.DataType) -> Decimal | None:
     try:
-        number = Decimal(text)
-        return number.quantize(Decimal(1).scaleb(-kind.scale)) if number.is_finite() else None
+        number = Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), context=_DIGITS)
     except InvalidOperation:
         return None
+    return number if number.is_finite() and len(number.as_tuple().digits) <= kind.precision else None
