@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,11 +16,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from queenmq.domain.segments import PushItem
-from queenmq.spark.lake import layout
-from queenmq.spark.lake.commit import Writer
+from queenmq.spark.lake import direct, layout
+from queenmq.spark.lake.commit import Staged, Writer
 from queenmq.spark.lake.filesystem import Files, Found, LocalFiles
 from queenmq.spark.lake.manifest import Log
-from queenmq.spark.lake.staging import Frame
 from queenmq.storage import holds
 from queenmq.storage.store import Store
 
@@ -47,8 +45,8 @@ class Watched:
     An operation that leaves something half done calls back in the middle, too.
     """
 
-    def __init__(self, root: Path, step: Callable[[str], None] = lambda what: None) -> None:
-        self._files = LocalFiles(root)
+    def __init__(self, root: Path, step: Callable[[str], None] = lambda what: None, files: Files | None = None) -> None:
+        self._files = files or LocalFiles(root)
         self.step = step
 
     def read(self, path: str) -> bytes | None:
@@ -77,6 +75,9 @@ class Watched:
     def find(self, path: str) -> list[Found]:
         return self._around(f"find {path}", lambda: self._files.find(path))
 
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        return self._files.sizes(paths)
+
     def sync(self, paths: Iterable[str]) -> None:
         self._around("sync", lambda: self._files.sync(paths))
 
@@ -85,6 +86,9 @@ class Watched:
 
     def uri(self, path: str = "") -> str:
         return self._files.uri(path)
+
+    def below(self, path: str) -> Files:
+        return self._files.below(path)
 
     def _around(self, what: str, work: Callable[[], T]) -> T:
         self.step(f"before {what}")
@@ -106,16 +110,16 @@ class Messages:
         self._messages = list(messages)
         self._step = step
 
-    def stage(self, uri: str) -> None:
-        places: dict[str, list[Message]] = {}
+    def stage(self, uri: str) -> list[Staged]:
+        places: dict[tuple[str, str, int], list[Message]] = {}
         for each in self._messages:
-            at = each.created_at
-            name = re.sub("[%/=]", lambda found: f"%{ord(found[0]):02X}", f"n{each.queue}")
-            places.setdefault(f"q={name}/date={at:%Y-%m-%d}/hour={at.hour}", []).append(each)
+            places.setdefault((each.queue, f"{each.created_at:%Y-%m-%d}", each.created_at.hour), []).append(each)
+        staged: list[Staged] = []
         for place, messages in places.items():
-            folder = Path(uri.removeprefix("file://"), place)
             for start in range(0, len(messages), 2):
-                self._write(folder / f"part-{start}.parquet", messages[start : start + 2])
+                staged.append(Staged(f"{len(staged)}.parquet", *place))
+                self._write(Path(uri.removeprefix("file://"), staged[-1].path), messages[start : start + 2])
+        return staged
 
     def _write(self, path: Path, messages: Sequence[Message]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,8 +129,17 @@ class Messages:
         pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), path)
         self._step("staged")
 
-    def long_names(self) -> list[str]:
-        return []
+
+class Table:
+    """A batch of whole messages, with the columns of the source: what an archive's task writes."""
+
+    def __init__(self, messages: pa.Table) -> None:
+        self._messages = messages.combine_chunks()
+
+    def stage(self, uri: str) -> list[Staged]:
+        (told,) = direct._written(self._messages.to_batches(), uri)
+        days = ((row, datetime.fromtimestamp(row["day"] * 86400, UTC).date()) for row in told.to_pylist())
+        return [Staged(row["path"], row["queue"], day.isoformat(), row["hour"]) for row, day in days]
 
 
 def seqs(lake: Path, paths: Iterable[str]) -> Counter[int]:
@@ -173,7 +186,8 @@ class Blocking:
 def fill(spark: SparkSession, database: str, home: Path, batch: int = 0, **options: str) -> None:
     """Everything that is in the queues, as an archive would commit it."""
     given = {"queue": "*", "databaseUrl": database, "decrypt": "false"} | options
-    Writer(LocalFiles(home), "archive:1").write(batch, Frame(spark.read.format("queen").options(**given).load()))
+    messages = spark.read.format("queen").options(**given).load().toArrow()
+    Writer(LocalFiles(home), "archive:1").write(batch, Table(messages))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,44 @@ def test_a_release_that_was_missed_is_made_up_for(
     assert [hold.released_to for hold in store.holds()] == [None]
     archive(spark, lake=tmp_path, queue="orders", once=True, database_url=database)
     assert None not in [hold.released_to for hold in store.holds()]
+
+
+def test_a_queue_that_appears_during_a_run_is_held(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = archiving._started
+
+    def start(*given: Any) -> Any:
+        store.push(*items("later", 1))
+        return started(*given)
+
+    monkeypatch.setattr(archiving, "_started", start)
+    archive(spark, lake=tmp_path, queue="*", once=True, database_url=database)
+    assert [(hold.queue, hold.released_to is not None) for hold in store.holds()] == [("later", True)]
+
+
+def test_a_lake_that_was_lost_is_not_begun_again(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path
+) -> None:
+    """As when its disk is not mounted: what retention has removed would be in a lake that nobody sees."""
+    again = partial(archive, spark, lake=tmp_path / "lake", queue="orders", once=True, database_url=database)
+    store.push(*items("orders", 1))
+    again()
+    (tmp_path / "lake").rename(tmp_path / "moved")
+    with pytest.raises(PipelineError, match=f"the lake file://{tmp_path}/lake is empty, although"):
+        again()
+    assert not (tmp_path / "lake").exists()
+    release(lake=tmp_path / "lake", queue="*", database_url=database)
+    with pytest.raises(PipelineError, match="is it mounted"):
+        again(checkpoint=tmp_path / "moved/_queen/checkpoints/orders")
+    store.push(*items("orders", 2))
+    assert again(lake=tmp_path / "moved").rows == 1
+    assert len(archived(spark, tmp_path / "moved")) == 2
+
+
+def test_a_checkpoint_must_be_where_spark_can_write(spark: SparkSession, database: str, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="Spark has no access to the checkpoint gs://anonymous@bucket/cp; give"):
+        archive(spark, lake=tmp_path, checkpoint="gs://anonymous@bucket/cp", queue="orders", database_url=database)
 
 
 def test_small_files_are_compacted_between_batches(

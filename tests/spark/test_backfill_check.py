@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from queenmq.spark.pipelines.backfill_check import Check, Difference, backfill_check
+from queenmq.spark.pipelines.backfill_check import _CONTENT, _HASH, Check, Difference, backfill_check
 from queenmq.spark.pipelines.base import Arguments, Quiet
 from queenmq.spark.pipelines.registry import find
 from tests.spark.lakes import Blocking, blocking, fill, items
@@ -82,6 +82,13 @@ def test_what_retention_removed_is_no_difference(
     middle = store.run(store.store.pool.fetchval("select clock_timestamp()")) - timedelta(hours=1)
     assert backfill_check(spark, lake=tmp_path, until=middle, database_url=database) == Check(1, 0, 2, ())
     assert backfill_check(spark, lake=tmp_path, since=middle, database_url=database) == Check(1, 1, 0, ())
+
+
+def test_which_column_is_empty_makes_a_difference(spark: SparkSession) -> None:
+    columns = ", ".join(f"'x' as {name}" for name in _CONTENT)
+    texts = [columns.replace(f"'x' as {name}", f"null as {name}") for name in ("trace_id", "producer_sub", "none")]
+    hashes = {spark.sql(f"select {_HASH} from (select {text})").collect()[0][0] for text in texts}
+    assert len(hashes) == 3
 
 
 def test_a_difference_tells_itself() -> None:

@@ -15,12 +15,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from queenmq.spark import lake
+from queenmq.spark.errors import PipelineError
+from queenmq.spark.lake import reading
 from queenmq.spark.lake.commit import Writer
 from queenmq.spark.lake.filesystem import LocalFiles, open_lake
 from queenmq.spark.lake.manifest import Log
-from queenmq.spark.lake.staging import FILE_COLUMNS, Frame
+from queenmq.spark.lake.parquet import FILE_COLUMNS, read_file
 from queenmq.spark.options import COLUMNS
 from queenmq.spark.schema import TYPES
+from tests.spark.lakes import Table
 
 NAMES = [
     *(
@@ -58,7 +61,7 @@ def frame(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
 def write(
     spark: SparkSession, home: Path, rows: list[tuple[Any, ...]], batch: int = 0, name: str = "archive:1"
 ) -> None:
-    Writer(LocalFiles(home), name).write(batch, Frame(frame(spark, rows)))
+    Writer(LocalFiles(home), name).write(batch, Table(frame(spark, rows).toArrow()))
 
 
 def content(found: DataFrame) -> Counter[tuple[Any, ...]]:
@@ -158,6 +161,69 @@ def test_compaction_keeps_every_message_and_removes_files_later(spark: SparkSess
     assert content(lake.read(spark, tmp_path)) == before
     assert len(list(tmp_path.rglob("part-*.parquet"))) == 2
     assert lake.compact(spark, tmp_path, min_files=4, grace_seconds=0).swept == 0
+
+
+def test_where_spark_has_no_file_system_python_reads(
+    spark: SparkSession, hours: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert reading.reaches(spark, f"file://{hours}")
+    assert not reading.reaches(spark, "s3://bucket/lake")
+    since, until = MIDNIGHT - timedelta(minutes=35), (MIDNIGHT + timedelta(minutes=60)).replace(tzinfo=None)
+    usual = sorted(lake.read(spark, hours, ["or*"], since, until).collect())
+    monkeypatch.setattr(reading, "reaches", lambda *given: False)
+    monkeypatch.setattr(reading, "_TASKS", 2)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")  # a time without a zone is none of Spark's zone
+    try:
+        found = lake.read(spark, hours, ["or*"], since, until)
+        assert found.columns == list(COLUMNS)
+        assert sorted(found.collect()) == usual
+        assert [each.seq for each in usual] == [1, 2, 3, 4, 5]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+def test_a_lake_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
+    home = tmp_path / "my lake [1] {a,b} 100% %20 #x ?y *z"
+    for batch in range(2):
+        write(spark, home, [row("orders", batch)], batch)
+    assert content(lake.read(spark, home)) == {("orders", 0): 1, ("orders", 1): 1}
+    assert lake.compact(spark, home, min_files=2).files_after == 1
+    assert content(lake.read(spark, home)) == {("orders", 0): 1, ("orders", 1): 1}
+
+
+def test_what_is_missing_or_damaged_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=f"there is no lake at file://{tmp_path}"):
+        lake.files(tmp_path)
+    for batch in range(2):
+        write(spark, tmp_path, [row("orders", batch)], batch)
+    path = lake.files(tmp_path)[1].path
+    good = (tmp_path / path).read_bytes()
+    (tmp_path / path).write_bytes(good[:1000])
+    cut = rf"{path} is damaged, it has 1,000 bytes instead of {len(good):,}; restore it"
+    with pytest.raises(PipelineError, match=cut):
+        lake.read(spark, tmp_path)
+    with pytest.raises(PipelineError, match=cut):
+        lake.compact(spark, tmp_path, min_files=2)
+    (tmp_path / path).unlink()
+    with pytest.raises(PipelineError, match=f"{path} is missing"):
+        lake.read(spark, tmp_path)
+
+
+def test_damage_inside_a_file_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    """The text is too short to be compressed. It is in the file several times; not all of them are read."""
+    write(spark, tmp_path, [row("orders", 1, payload='"abcdefgh"')])
+    path = tmp_path / lake.files(tmp_path)[0].path
+    good = path.read_bytes()
+    noticed = 0
+    for found in re.finditer(b"abcdefgh", good):
+        path.write_bytes(good[: found.start()] + b"ABCDEFGH" + good[found.end() :])
+        try:
+            (batch,) = read_file(f"file://{path}", "orders")
+            assert batch["payload"].to_pylist() == ['"abcdefgh"']
+        except OSError as error:
+            noticed += f"{path} cannot be read" in str(error)
+    assert noticed > 0
 
 
 def test_a_uri_names_the_same_lake(tmp_path: Path, hours: Path) -> None:

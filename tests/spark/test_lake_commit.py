@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from queenmq.spark.errors import PipelineError
 from queenmq.spark.lake import filesystem, layout, manifest
 from queenmq.spark.lake.commit import Writer
 from queenmq.spark.lake.filesystem import LocalFiles
-from queenmq.spark.lake.manifest import Conflict, Log
+from queenmq.spark.lake.manifest import Batch, Conflict, Entry, Log, State
 from tests.proof.traffic import SCALE
 from tests.spark.lakes import Died, Message, Messages, Watched, committed, staged, visible
 
@@ -186,13 +187,42 @@ def test_a_manifest_of_a_later_version_is_refused(tmp_path: Path) -> None:
     run(tmp_path)
     lake = LocalFiles(tmp_path)
     number = Log(lake).state.number
-    content = lake.read(layout.entry(number)) or b""
-    lake.replace(layout.entry(number + 1), content.replace(b'"version":1', b'"version":2'))
+    later = Entry(batch=Batch(ARCHIVE), at=datetime.now(UTC), version=2)
+    lake.replace(layout.entry(number + 1), manifest.sealed(later))
     with pytest.raises(PipelineError, match="was written by a newer queenmq"):
         Log(lake)
 
 
-def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
-    LocalFiles(tmp_path).replace(layout.entry(1), b'{"batch":')
+def test_a_manifest_of_something_else_is_refused(tmp_path: Path) -> None:
+    LocalFiles(tmp_path).replace(layout.entry(1), manifest.sealed(State()))
     with pytest.raises(PipelineError, match=r"00001\.json is not a manifest of this queenmq"):
         Log(LocalFiles(tmp_path))
+
+
+def test_a_manifest_that_is_damaged_anywhere_is_refused(tmp_path: Path) -> None:
+    """Less than everything would look like a lake, too. Entries up to the snapshot are not read."""
+    run(tmp_path)
+    lake = LocalFiles(tmp_path)
+    Writer(lake, ARCHIVE)
+    for path in (layout.snapshot(4), layout.entry(5)):
+        good = lake.read(path) or b""
+        assert Log(lake).state.number == 5
+        for at in range(0, len(good), 5):
+            for bad in (good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :], good[:at]):
+                (tmp_path / path).write_bytes(bad)
+                with pytest.raises(PipelineError, match=rf"{path} is damaged"):
+                    Log(lake)
+        (tmp_path / path).write_bytes(good)
+    (tmp_path / layout.snapshot(4)).unlink()
+    (tmp_path / layout.snapshot(2)).unlink()
+    (tmp_path / layout.entry(2)).unlink()
+    with pytest.raises(PipelineError, match=rf"{layout.entry(2)} is missing, and others follow it"):
+        Writer(lake, ARCHIVE)
+
+
+def test_strangers_in_the_directories_of_a_lake_do_no_harm(tmp_path: Path) -> None:
+    lake = LocalFiles(tmp_path)
+    for path in (layout.MANIFEST, layout.SNAPSHOTS, layout.staging(ARCHIVE), layout.STAGING, "queue=orders"):
+        lake.replace(f"{path}/notes.txt", b"mine")
+    Writer(lake, ARCHIVE).write(0, Messages(FIRST))
+    assert committed(tmp_path) == Counter([1, 2, 3])

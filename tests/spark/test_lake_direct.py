@@ -22,6 +22,8 @@ from queenmq.spark.lake.commit import Staged, Writer
 from queenmq.spark.lake.filesystem import LocalFiles
 from queenmq.spark.options import ReadOptions, read_options
 from queenmq.spark.planning import Ranges
+from queenmq.spark.reader import read_split
+from queenmq.spark.schema import every_column
 from queenmq.spark.source import QueenDataSource
 from queenmq.spark.stream_reader import MessageStreamReader
 from queenmq.storage.store import Store
@@ -65,7 +67,12 @@ def plans(url: str) -> list[pa.RecordBatch]:
 def written(url: str, folder: Path) -> list[tuple[str, str, int, int]]:
     found = []
     for plan in plans(url):
-        for batch in direct._written([plan], options(url), f"file://{folder}"):
+        messages = (
+            found
+            for row in plan.to_pylist()
+            for found in read_split(options(url), every_column(), Ranges.decoded(row["ranges"]))
+        )
+        for batch in direct._written(messages, f"file://{folder}"):
             found += [(row["path"], row["queue"], row["day"], row["hour"]) for row in batch.to_pylist()]
     return found
 
@@ -108,6 +115,14 @@ async def test_with_few_files_open_at_once_there_are_more_of_them(
     assert without_payload(messages(tmp_path / "b", files)) == await stored(queue)
 
 
+async def test_files_are_bounded(database: str, queue: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = len(written(database, tmp_path / "a"))
+    monkeypatch.setattr(direct, "FILE_BYTES", 1)
+    files = written(database, tmp_path / "b")
+    assert len(files) > usual
+    assert without_payload(messages(tmp_path / "b", files)) == await stored(queue)
+
+
 async def test_row_groups_are_bounded(
     database: str, queue: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,9 +144,6 @@ class Attempted:
         files = sorted(folder.rglob("*.parquet"))
         files[0].with_name("left-behind.parquet").write_bytes(files[0].read_bytes())
         return [Staged(str(path.relative_to(folder)), "orders", "2026-01-31", 23) for path in files]
-
-    def long_names(self) -> Sequence[str]:
-        return ()
 
 
 def test_what_a_failed_attempt_has_left_does_not_count(tmp_path: Path) -> None:

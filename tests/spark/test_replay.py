@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from queenmq.domain.cipher import Cipher
 from queenmq.domain.segments import PushItem
@@ -19,7 +21,7 @@ from queenmq.spark.lake.commit import Writer
 from queenmq.spark.lake.filesystem import LocalFiles
 from queenmq.spark.pipelines.base import Arguments, Quiet
 from queenmq.spark.pipelines.registry import find
-from queenmq.spark.pipelines.replay import decrypted, replay
+from queenmq.spark.pipelines.replay import decrypted, prepared, replay
 from tests.server.running import Server
 from tests.spark.lakes import Blocking, Message, Messages, blocking, fill, items
 from tests.storage.retaining import EXPIRED, trim
@@ -66,6 +68,24 @@ def test_messages_come_back_in_order_and_once(
     store.run(store.store.pool.execute("delete from queen.dedup"))
     replay(spark, lake=tmp_path, queue="orders", partitions=["p1"], database_url=database)
     assert stored(store, "orders") == [row for row in before if row[0] == "p1"]
+
+
+def test_a_partition_is_replayed_by_one_task_in_its_order(spark: SparkSession) -> None:
+    """Wherever its messages lie. It was deleted once and made again, and counts from 1 again; ids tell nothing."""
+    start = datetime(2026, 1, 31, tzinfo=UTC)
+    lives = [("z", seq, start + timedelta(seconds=seq // 4)) for seq in range(1, 9)]
+    lives += [("a", seq, start + timedelta(hours=1)) for seq in range(1, 5)]
+    rows = [(name, each, seq, at, f"{each}{seq}") for name in ("p", "q") for each, seq, at in lives]
+    Random(7).shuffle(rows)
+    named = "partition string, partition_id string, seq bigint, created_at timestamp, payload string"
+    messages = spark.createDataFrame(rows, named).repartition(3)
+    for name in ("queue", "transaction_id", "trace_id", "producer_sub", "encrypted"):
+        messages = messages.withColumn(name, F.lit("x"))
+    tasks = prepared(messages, None, "transaction", over_http=False).withColumn("task", F.spark_partition_id())
+    found = tasks.collect()
+    for name in ("p", "q"):
+        assert [each.payload for each in found if each.partition == name] == [f"{life}{seq}" for life, seq, _ in lives]
+        assert len({each.task for each in found if each.partition == name}) == 1
 
 
 def test_what_is_replayed_can_be_chosen(spark: SparkSession, database: str, store: Blocking, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from ..errors import PipelineError
-from .filesystem import Files
+from .filesystem import Files, for_spark
 
 
 class Checkpoint:
@@ -20,7 +20,7 @@ class Checkpoint:
 
     @property
     def uri(self) -> str:
-        return self._files.uri()
+        return for_spark(self._files.uri())
 
     def query_id(self) -> str:
         """The id of the query that this checkpoint belongs to. It is there as soon as the query has started."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow.parquet as pq
 
-from . import layout, staging
+from . import layout
 from .filesystem import Files
 from .manifest import Batch, Conflict, DataFile, Entry, Log
 
@@ -36,20 +36,14 @@ class Staged:
 class Source(Protocol):
     """Where a batch comes from."""
 
-    def stage(self, uri: str) -> Sequence[Staged] | None:
-        """Write Parquet files into a new directory. Says which of them count; None: all, as `staging` has it."""
-
-    def long_names(self) -> Sequence[str]:
-        """The queues whose names do not fit into paths. Asked for only when there are such."""
+    def stage(self, uri: str) -> Sequence[Staged]:
+        """Write Parquet files into a new directory, and say which of them count."""
 
 
 class Nothing:
     """A batch that adds no files."""
 
-    def stage(self, uri: str) -> None:
-        pass
-
-    def long_names(self) -> Sequence[str]:
+    def stage(self, uri: str) -> Sequence[Staged]:
         return ()
 
 
@@ -78,8 +72,7 @@ class Writer:
             return None
         place = layout.staging(self.name, self.term, batch)
         self._take_back(place)
-        staged = source.stage(self._files.uri(f"{place}/{layout.DATA}"))
-        moves = self._moves(place, batch, self._listed(place, source) if staged is None else staged)
+        moves = self._moves(place, batch, source.stage(self._files.uri(f"{place}/{layout.DATA}")))
         added = tuple(move.file for move in moves)
         if added or remove or swept:
             self._files.replace(f"{place}/{layout.INTENT}", msgspec.json.encode([file.path for file in added]))
@@ -101,13 +94,6 @@ class Writer:
             self._forget(file.path for file in added)
             self._files.delete_tree(place)
             raise
-
-    def _listed(self, place: str, source: Source) -> list[Staged]:
-        root = f"{place}/{layout.DATA}/"
-        found = [each.path.removeprefix(root) for each in self._files.find(root.rstrip("/"))]
-        places = [(path, staging.placed(f"/{path}")) for path in found if path.endswith(".parquet")]
-        names: Sequence[str] = source.long_names() if any(where.is_hashed for _, where in places) else ()
-        return [Staged(path, where.queue(names), where.date, where.hour) for path, where in places]
 
     def _moves(self, place: str, batch: int, staged: Sequence[Staged]) -> list[_Move]:
         root = f"{place}/{layout.DATA}"

@@ -15,12 +15,13 @@ from datetime import timedelta
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from .claims import Claims
 from .commit import Nothing, Writer
+from .direct import Merged
 from .filesystem import Files, open_lake
 from .layout import staging
 from .manifest import COMPACTION, Conflict, DataFile, Log
-from .reading import frame_of, selected
-from .staging import Frame
+from .reading import check_intact, selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,11 +51,14 @@ def compact(
     min_files: int = 8,
     target_bytes: int = TARGET_BYTES,
     grace_seconds: float = GRACE_SECONDS,
+    database_url: str | None = None,
 ) -> Compacted:
-    """Rewrite the directories that have at least `min_files` small files, until there are none."""
+    """Rewrite the directories that have at least `min_files` small files, until there are none. Where a lake is not in
+    a file system, the database of its archive is needed: DATABASE_URL, or one that is given."""
     done = Compacted()
     limits = Limits(max(min_files, 2), target_bytes, min(SMALL_BYTES, target_bytes // 2), grace_seconds)
-    compactor = Compactor(open_lake(lake), "by hand")
+    database = database_url or os.environ.get("DATABASE_URL")
+    compactor = Compactor(open_lake(lake, Claims(database) if database else None), "by hand")
     while step := compactor.step(spark, limits, queues):
         done = Compacted(*(a + b for a, b in zip(_counts(done), _counts(step), strict=True)))
     return done
@@ -101,7 +105,8 @@ class Compactor:
         self, spark: SparkSession, limits: Limits, log: Log, chosen: list[DataFile], due: list[str]
     ) -> Compacted | None:
         writer = Writer(self._files, self._name, log)
-        source = Frame(frame_of(spark, self._files, chosen), one_file=True) if chosen else Nothing()
+        check_intact(self._files, chosen)
+        source = Merged(spark, self._files, chosen) if chosen else Nothing()
         number = log.state.committed(self._name) + 1
         try:
             added = writer.write(number, source, remove=[file.path for file in chosen], swept=due)

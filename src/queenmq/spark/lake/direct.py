@@ -1,14 +1,16 @@
-"""From segments to Parquet without a way through Java: what an archive's tasks do.
+"""Parquet files without a way through Java: what the tasks of an archive and of a compaction do.
 
 The stream of an archive carries no messages, only which messages each task has to fetch. The task reads them as Arrow
-batches, as any read does, and writes them as Parquet files. Files of an attempt that failed, or was overtaken by
-another, stay in the staging directory and are never looked at: only those that a successful task has named count.
+batches, as any read does, and writes them as Parquet files. A task of a compaction reads the files of one directory
+instead. Files of an attempt that failed, or was overtaken by another, stay in the staging directory and are never
+looked at: only those that a successful task has named count.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,13 +23,16 @@ from ..planning import Ranges
 from ..reader import read_split
 from ..schema import every_column
 from .commit import Staged
-from .filesystem import open_output
-from .staging import FILE_COLUMNS
+from .filesystem import Files, open_output
+from .manifest import DataFile
+from .parquet import FILE_COLUMNS, read_file
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 ROW_GROUP_BYTES: Final = 32 << 20
+FILE_BYTES: Final = 1 << 30
+"""After these, another file is begun. Object stores copy a few gigabytes at once, not more."""
 OPEN_FILES: Final = 64
 """Of a task at once; with more queues and hours than that, the one that waited longest is closed, and begun anew."""
 _HOUR: Final = 3_600_000_000
@@ -47,23 +52,46 @@ class Planned:
     def stage(self, uri: str) -> Sequence[Staged]:
         options = self._options
 
-        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return _written(batches, options, uri)
+        def fetched(plan: Any) -> Iterator[pa.RecordBatch]:
+            return read_split(options, every_column(), Ranges.decoded(plan["ranges"]))
 
-        rows = self._frame.mapInArrow(write, _RESULT).collect()
-        return [Staged(row.path, row.queue, str(np.datetime64(row.day, "D")), row.hour) for row in rows]
-
-    def long_names(self) -> Sequence[str]:
-        return ()
+        return _staged(self._frame, fetched, uri)
 
 
-def _written(batches: Iterable[pa.RecordBatch], options: ReadOptions, uri: str) -> Iterator[pa.RecordBatch]:
+class Merged:
+    """Files of a lake as the source of a commit that takes their place: the files of each directory become one."""
+
+    def __init__(self, spark: SparkSession, files: Files, chosen: Iterable[DataFile]) -> None:
+        self._spark = spark
+        self._places: dict[tuple[str, str, int], list[tuple[str, str]]] = defaultdict(list)
+        for each in sorted(chosen, key=lambda file: file.min_created_at):
+            self._places[each.queue, each.date, each.hour].append((files.uri(each.path), each.queue))
+
+    def stage(self, uri: str) -> Sequence[Staged]:
+        def read(plan: Any) -> Iterator[pa.RecordBatch]:
+            for each in plan["files"]:
+                yield from read_file(each["uri"], each["queue"])
+
+        plans = [(files,) for files in self._places.values()]
+        frame = self._spark.createDataFrame(plans, "files array<struct<uri string, queue string>>")
+        return _staged(frame.repartition(len(plans)), read, uri)
+
+
+def _staged(frame: DataFrame, read: Callable[[Any], Iterable[pa.RecordBatch]], uri: str) -> Sequence[Staged]:
+    """Have tasks read the messages of each row of a frame, and write them."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _written((messages for batch in batches for row in batch.to_pylist() for messages in read(row)), uri)
+
+    rows = frame.mapInArrow(write, _RESULT).collect()
+    return [Staged(row.path, row.queue, str(np.datetime64(row.day, "D")), row.hour) for row in rows]
+
+
+def _written(messages: Iterable[pa.RecordBatch], uri: str) -> Iterator[pa.RecordBatch]:
     """What one task does."""
     files = _Files(uri)
-    for batch in batches:
-        for plan in batch.column("ranges").to_pylist():
-            for messages in read_split(options, every_column(), Ranges.decoded(plan)):
-                files.add(messages)
+    for batch in messages:
+        files.add(batch)
     done = files.close()
     keys = [key for _, key in done]
     yield pa.RecordBatch.from_pydict(
@@ -119,6 +147,8 @@ class _Files:
             self._open[key] = file  # behind all others: it waits the longest from now on
             if sum(each.size for each in self._open.values()) > 2 * ROW_GROUP_BYTES:
                 max(self._open.values(), key=lambda each: each.size).flush()
+            if file.output.tell() > FILE_BYTES:
+                self._close(key)
             if len(self._open) > OPEN_FILES:
                 self._close(next(iter(self._open)))
 
@@ -131,7 +161,13 @@ class _Files:
         name = f"{uuid.uuid4().hex}.parquet"
         output = open_output(f"{self._uri}/{name}")
         writer = pq.ParquetWriter(
-            output, schema, compression="zstd", compression_level=1, use_dictionary=_DICTIONARIES, version="2.6"
+            output,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=_DICTIONARIES,
+            write_page_checksum=True,
+            version="2.6",
         )
         return _File(name, writer, output)
 

@@ -1,8 +1,9 @@
 """The file system under a lake: a handful of operations on paths below its root.
 
 Everything goes through pyarrow, so a lake may lie wherever pyarrow can write: a directory, or a URI such as s3:// or hdfs://.
-What a commit rests on is stronger on a local file system than pyarrow promises, so it is done by hand there:
+What a commit rests on is stronger than what pyarrow promises. So it is done by hand on a local file system:
 `put_if_absent` never replaces a file, not even in a race, and `sync` returns when files would survive a power failure.
+Elsewhere, the database decides who comes first.
 """
 
 from __future__ import annotations
@@ -11,19 +12,26 @@ import errno
 import os
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs
 
-from ..errors import PipelineError
+from ..errors import OptionError, PipelineError
 from . import layout
+from .claims import Claims
 
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_WITHOUT_DIRECTORIES: Final = ("s3", "gcs")
+_URIS: Final = (
+    "a path, or a URI such as s3://bucket/lake with nothing but a place in it; credentials and endpoint come from the "
+    "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,9 @@ class Files(Protocol):
     def find(self, path: str) -> list[Found]:
         """All files below a directory, in the order of their paths."""
 
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        """How many bytes these files have."""
+
     def sync(self, paths: Iterable[str]) -> None:
         """Return when these files are on disk for good."""
 
@@ -62,36 +73,52 @@ class Files(Protocol):
         """A file to read from at any place, for pyarrow."""
 
     def uri(self, path: str = "") -> str:
-        """The path as Spark wants it."""
+        """The path, with nothing in it escaped; `for_spark` has it for Spark."""
+
+    def below(self, path: str) -> Files:
+        """The files of a directory."""
 
 
-def open_lake(lake: str | os.PathLike[str]) -> Files:
-    """The files of the lake at a path or URI. Nothing is made yet."""
+def open_lake(lake: str | os.PathLike[str], claims: Claims | None = None) -> Files:
+    """The files of the lake at a path or URI. Nothing is made yet. To write where names are not given by a file system,
+    claims are needed."""
     text = os.fspath(lake)
-    scheme = re.match(r"([a-z][a-z0-9+.-]+)://", text)
-    if scheme is None or scheme[1] == "file":
-        root = fs.FileSystem.from_uri(text)[1] if scheme else text
-        return LocalFiles(Path(root).absolute())
+    found = re.match("([a-z][a-z0-9+.-]+):(//[^/]*)?/?", text, re.IGNORECASE)
+    if found is None:
+        return LocalFiles(Path(text).absolute())
+    scheme, place = found[1].lower(), found[2] or ""
+    if scheme == "file":
+        return LocalFiles(Path(unquote(text[len(scheme) + 1 + len(place) :])).absolute())
+    # Only HDFS has ports. Elsewhere a colon is that of a login, also of one with a slash in it.
+    if not place or "?" in text or (":" in place and (scheme != "hdfs" or "@" in place)):
+        raise OptionError("lake", f"{scheme}:…", _URIS)
+    uri = ("s3" if scheme == "s3a" else scheme) + unquote(text[len(scheme) :].rstrip("/"))
     try:
-        system, root = fs.FileSystem.from_uri(re.sub("^s3a:", "s3:", text))
-    except (OSError, ValueError) as error:
-        raise PipelineError(f"the lake {text!r} cannot be opened: {error}") from None
-    return RemoteFiles(system, root.rstrip("/"), re.sub("^s3:", "s3a:", text).rstrip("/"))
+        system, root = _divided(uri)
+    except ValueError as error:
+        raise PipelineError(f"the lake {uri} cannot be opened: {error}") from None
+    return RemoteFiles(system, root, uri, claims)
+
+
+def for_spark(uri: str) -> str:
+    """A URI of `Files` by the name under which Hadoop knows its file system."""
+    return re.sub("^s3:", "s3a:", uri)
 
 
 class RemoteFiles:
-    """Any file system of pyarrow. Where nothing is put only if absent, a look and a write do for a single writer."""
+    """Any file system of pyarrow."""
 
-    def __init__(self, system: fs.FileSystem, root: str, uri: str) -> None:
+    def __init__(self, system: fs.FileSystem, root: str, uri: str, claims: Claims | None = None) -> None:
         self._fs = system
         self._root = root
         self._uri = uri
+        self._claims = claims
 
     def read(self, path: str) -> bytes | None:
         try:
             with self._fs.open_input_stream(self._at(path)) as file:
                 return bytes(file.read())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def replace(self, path: str, content: bytes) -> None:
@@ -99,10 +126,13 @@ class RemoteFiles:
         self.move(temporary, path)
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
-        if self._exists(path):
-            return False
-        self.replace(path, content)
-        return True
+        """What was claimed may be written by anybody, as often as they like: it is always the same."""
+        if self._claims is None:
+            raise PipelineError(f"writing to the lake {self._uri} needs the database of its archive; set DATABASE_URL")
+        claimed = self._claims.claim(self._uri, path, content, lambda: self._exists(path))
+        if claimed is not None and not self._exists(path):
+            self.replace(path, claimed.content)
+        return claimed is not None and claimed.mine
 
     def move(self, source: str, target: str) -> None:
         self._make_parent(target)
@@ -122,6 +152,10 @@ class RemoteFiles:
         infos = [info for info in self._fs.get_file_info(selector) if info.type == fs.FileType.File]
         return sorted((_found(info, cut) for info in infos), key=lambda found: found.path)
 
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        infos = self._fs.get_file_info([self._at(path) for path in paths])
+        return [int(info.size) if info.type == fs.FileType.File else None for info in infos]
+
     def sync(self, paths: Iterable[str]) -> None:
         """Stores that take whole objects have them for good when the call returns."""
 
@@ -131,6 +165,9 @@ class RemoteFiles:
     def uri(self, path: str = "") -> str:
         return f"{self._uri}/{path}" if path else self._uri
 
+    def below(self, path: str) -> Files:
+        return RemoteFiles(self._fs, self._at(path), self.uri(path), self._claims)
+
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 
@@ -138,7 +175,8 @@ class RemoteFiles:
         return bool(self._fs.get_file_info(self._at(path)).type == fs.FileType.File)
 
     def _make_parent(self, path: str) -> None:
-        self._fs.create_dir(self._at(path.rpartition("/")[0]), recursive=True)
+        if self._fs.type_name not in _WITHOUT_DIRECTORIES:
+            self._fs.create_dir(self._at(path.rpartition("/")[0]), recursive=True)
 
     def _temporary(self, content: bytes) -> str:
         path = f"{layout.TEMPORARY}/{uuid.uuid4().hex}"
@@ -153,6 +191,9 @@ class LocalFiles(RemoteFiles):
 
     def __init__(self, root: Path) -> None:
         super().__init__(fs.LocalFileSystem(), str(root), f"file://{root}")
+
+    def below(self, path: str) -> Files:
+        return LocalFiles(Path(self._at(path)))
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
         """By a second name for a complete file: unlike a rename, that fails when the name is taken."""
@@ -213,5 +254,21 @@ def open_output(uri: str) -> Any:
         path = Path(uri.removeprefix("file://"))
         path.parent.mkdir(parents=True, exist_ok=True)
         return pa.OSFile(str(path), "wb")
-    system, path_in_it = fs.FileSystem.from_uri(re.sub("^s3a:", "s3:", uri))
-    return system.open_output_stream(path_in_it)
+    system, name = _divided(uri)
+    return system.open_output_stream(name)
+
+
+def open_input(uri: str) -> Any:
+    """The file at a URI as `Files.uri` gives it, for pyarrow to read."""
+    if uri.startswith("file://"):
+        return pa.OSFile(uri.removeprefix("file://"), "rb")
+    system, name = _divided(uri)
+    return system.open_input_file(name)
+
+
+def _divided(uri: str) -> tuple[fs.FileSystem, str]:
+    """A file system and a path in it. Pyarrow gets no path in the URI, as it would take `%2F` for a slash there."""
+    scheme, _, rest = uri.partition("://")
+    place, slash, path = rest.partition("/")
+    system, root = fs.FileSystem.from_uri(f"{scheme}://{place}")
+    return system, f"{root.rstrip('/')}{slash}{path}"

@@ -66,6 +66,12 @@ def numbered(path: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def checkpoint(queue: str) -> str:
+    """Where an archive of these queues keeps how far it has read. A name of nothing but dots would lead elsewhere."""
+    name = escaped(queue)
+    return f"{CHECKPOINTS}/{name if name.strip('.') else name.replace('.', '%2E')}"
+
+
 def staging(writer: str, term: int | None = None, batch: int = 0) -> str:
     """Where a writer puts batches before they are committed, or one of them."""
     place = f"{STAGING}/{escaped(writer)}"

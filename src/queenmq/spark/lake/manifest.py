@@ -3,11 +3,13 @@
 An entry is written once, under the next number, by whoever gets there first; it is the commit of what it says. So the
 log puts all writers into one order, and each entry was checked against everything before it: a batch is committed once,
 by the newest run of its writer; a queue has one archive; compaction removes only files that are there. Now and then all
-entries are summed up in a snapshot, and readers start there.
+entries are summed up in a snapshot, and readers start there. Whatever is damaged or missing ends a reading: less than
+everything would look like a lake, too.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
@@ -25,6 +27,7 @@ KEPT: Final = timedelta(days=1)
 """Entries that a snapshot contains stay this long: nobody takes so long between looking for a number and using it."""
 COMPACTION: Final = "compaction:"
 """How the names of writers begin that rewrite files."""
+_SEAL: Final = b',"crc32":'
 _T = TypeVar("_T")
 
 
@@ -141,11 +144,15 @@ class Log:
         self.now = now
         self._snapshot = 0
         self.state = State()
+        written = max(self._numbers(layout.MANIFEST), default=0)
         self.refresh()
+        if self.state.number < written:
+            lost = self._files.uri(layout.entry(self.state.number + 1))
+            raise PipelineError(f"{lost} is missing, and others follow it; restore it, or the lake is not complete")
 
     def refresh(self) -> None:
         """Read on. Entries may be gone when a snapshot has them, and their numbers must not be taken for free."""
-        newest = max(self._snapshots(), default=0)
+        newest = max(self._numbers(layout.SNAPSHOTS), default=0)
         if newest > self._snapshot:
             self._snapshot = newest
             if newest > self.state.number:
@@ -155,7 +162,7 @@ class Log:
 
     def append(self, entry: Entry) -> int:
         """Commit an entry; returns its number. Raises Conflict."""
-        content = msgspec.json.encode(entry)
+        content = sealed(entry)
         while True:
             self.refresh()
             self.state.check(entry)
@@ -167,13 +174,13 @@ class Log:
 
     def _sum_up(self) -> None:
         if self.state.number - self._snapshot >= SNAPSHOT_EVERY:
-            self._files.replace(layout.snapshot(self.state.number), msgspec.json.encode(self.state))
+            self._files.replace(layout.snapshot(self.state.number), sealed(self.state))
             self._snapshot = self.state.number
             self._clean()
 
     def _clean(self) -> None:
         """Delete what newer snapshots contain, and files whose writer died before it could give them their name."""
-        kept = sorted(self._snapshots())[-SNAPSHOTS_KEPT:]
+        kept = sorted(self._numbers(layout.SNAPSHOTS))[-SNAPSHOTS_KEPT:]
         until = self.now() - KEPT
         for place in (layout.MANIFEST, layout.SNAPSHOTS, layout.TEMPORARY):
             for found in self._files.find(place):
@@ -182,14 +189,17 @@ class Log:
                 if covered and found.written < until:
                     self._files.delete(found.path)
 
-    def _snapshots(self) -> list[int]:
-        numbers = (layout.numbered(found.path) for found in self._files.find(layout.SNAPSHOTS))
+    def _numbers(self, place: str) -> list[int]:
+        numbers = (layout.numbered(found.path) for found in self._files.find(place))
         return [number for number in numbers if number is not None]
 
     def _decoded(self, path: str, kind: type[_T]) -> _T | None:
         content = self._files.read(path)
         if content is None:
             return None
+        body, _, checksum = content.rpartition(_SEAL)
+        if checksum != _checksum(body):
+            raise PipelineError(f"{self._files.uri(path)} is damaged, its checksum is another; restore it")
         try:
             found = msgspec.json.decode(content, type=kind)
         except msgspec.MsgspecError as error:
@@ -197,3 +207,13 @@ class Log:
         if getattr(found, "version", None) != VERSION:
             raise PipelineError(f"{self._files.uri(path)} was written by a newer queenmq; update this one")
         return found
+
+
+def sealed(what: Entry | State) -> bytes:
+    """As JSON, with a checksum of everything else in the last place."""
+    body = msgspec.json.encode(what)[:-1]
+    return body + _SEAL + _checksum(body)
+
+
+def _checksum(body: bytes) -> bytes:
+    return b"%d}" % zlib.crc32(body)

@@ -11,19 +11,20 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ...storage import holds
+from ...storage import holds, pipeline_states
 from ...storage.holds import WEEK
 from ...storage.queues import list_queues
 from ..connecting import call
 from ..errors import PipelineError
 from ..lake import layout
 from ..lake.checkpoint import Checkpoint
+from ..lake.claims import Claims
 from ..lake.commit import Writer
 from ..lake.compaction import Compactor, Limits
 from ..lake.direct import Planned
 from ..lake.filesystem import Files, open_lake
-from ..lake.manifest import Conflict
-from ..lake.reading import matcher
+from ..lake.manifest import Conflict, Log
+from ..lake.reading import matcher, patterns, reaches
 from ..options import read_options
 from ..positions import release_holds
 from .base import Arguments, Events, Outcome, Quiet, follow
@@ -33,11 +34,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ...storage.pipeline_states import PipelineState
     from ..options import ReadOptions
 
 MAX_MESSAGES: Final = 1_000_000
 """In one batch, unless told otherwise: the first batch of an old queue must not be all of it."""
 _HOLDER: Final = "archive:"
+_LOST: Final = (
+    "the lake {} is empty, although messages were archived into it; is it mounted? To begin a lake there anew, end its "
+    "holds (queen pipeline release) and leave its checkpoint behind"
+)
+_NO_WAY: Final = (
+    "Spark has no access to the checkpoint {}; give a checkpoint in a directory, or add the jar for such places "
+    "(for s3a: org.apache.hadoop:hadoop-aws in spark.jars.packages)"
+)
+_RUNS: Final = "{0} is running, and would only take its holds again; stop it first with: queen pipeline stop {0}"
 
 
 def run(spark: SparkSession, arguments: Arguments, events: Events) -> Outcome:
@@ -76,14 +87,17 @@ def archive(
     # What was encrypted stays so in the lake, even where the key is at hand.
     given |= {"dataset": "ranges", "decrypt": "false", "failOnDataLoss": str(fail_on_data_loss).lower()}
     options = {name: value for name, value in given.items() if value is not None}
-    files = open_lake(lake)
-    place = open_lake(checkpoint or files.uri(f"{layout.CHECKPOINTS}/{layout.escaped(queue)}"))
-    holding = Holding(read_options(options), holder_of(files), hold_cap_seconds)
-    archiving = _Archiving(files, Checkpoint(place), holding, compaction or Limits())
+    reading = read_options(options)
+    files = open_lake(lake, Claims(reading.database_url))
+    place = Checkpoint(open_lake(checkpoint) if checkpoint else files.below(layout.checkpoint(queue)))
+    if not reaches(spark, place.uri):
+        raise PipelineError(_NO_WAY.format(place.uri))
+    holding = Holding(reading, holder_of(files), hold_cap_seconds)
+    archiving = _Archiving(files, place, holding, compaction or Limits())
     archiving.prepare()
     query = _started(spark, options, archiving, once, trigger_seconds)
     outcome = follow(query, events or Quiet(), archiving.committed)
-    return Outcome(outcome.rows, (f"{outcome.rows:,} messages archived into {files.uri()}",), outcome.status)
+    return Outcome(outcome.rows, (f"the lake is {files.uri()}",), outcome.status)
 
 
 def holder_of(files: Files) -> str:
@@ -92,7 +106,7 @@ def holder_of(files: Files) -> str:
 
 
 def release(*, lake: str | os.PathLike[str], queue: str, database_url: str | None = None) -> list[str]:
-    """End the holds of an archive that will not go on; returns the queues that were held."""
+    """End the holds of an archive that will not go on; returns the queues that were held. Refused while it runs."""
     given = {"queue": queue, "databaseUrl": database_url}
     options = read_options({name: value for name, value in given.items() if value is not None})
     return Holding(options, holder_of(open_lake(lake)), WEEK).release()
@@ -118,6 +132,15 @@ class Holding:
 
         call(self.options.database_url, work)
 
+    def has_released(self) -> bool:
+        """Whether something was archived, according to the holds."""
+
+        async def work(connection: asyncpg.Connection) -> bool:
+            found = await holds.list_holds(connection)
+            return any(hold.holder == self.holder and hold.released_to is not None for hold in found)
+
+        return call(self.options.database_url, work)
+
     def advance(self, offset: dict[str, Any]) -> None:
         """Release what all batches up to this offset contain."""
         release_holds(self.options.database_url, int(offset["epoch"]), self.holder)
@@ -127,11 +150,22 @@ class Holding:
             wanted = matcher(self.options.queues)
             held = [hold.queue for hold in await holds.list_holds(connection) if hold.holder == self.holder]
             ended = [queue for queue in held if wanted.fullmatch(queue)]
+            for seen in await pipeline_states.listed(connection):
+                if seen.alive and self._is_of(seen.state, ended):
+                    raise PipelineError(_RUNS.format(seen.state.id))
             for queue in ended:
                 await holds.release(connection, queue, self.holder)
             return ended
 
         return call(self.options.database_url, work)
+
+    def _is_of(self, run: PipelineState, queues: list[str]) -> bool:
+        """Whether this run holds one of these queues for the same lake."""
+        lake, queue = run.arguments.get("lake"), run.arguments.get("queue")
+        if run.pipeline != "archive" or not isinstance(lake, str) or not isinstance(queue, str):
+            return False
+        holds_some = any(map(matcher(patterns(queue)).fullmatch, queues))
+        return holds_some and holder_of(open_lake(lake)) == self.holder
 
 
 @dataclass(slots=True)
@@ -146,8 +180,10 @@ class _Archiving:
 
     def prepare(self) -> None:
         """Before the first read: hold the queues, and do what a run before this one may have died over."""
-        self.holding.acquire()
         offset = self.checkpoint.committed()
+        if (offset is not None or self.holding.has_released()) and not Log(self.files).state.number:
+            raise PipelineError(_LOST.format(self.files.uri()))
+        self.holding.acquire()
         if offset is not None:
             self.holding.advance(offset)
             self._compactor().tidy()
@@ -166,7 +202,8 @@ class _Archiving:
             self._compactor().step(frame.sparkSession, self.limits, queues, self.writer.log)
 
     def committed(self, offset: dict[str, Any]) -> None:
-        self.holding.advance(offset)
+        if self.writer is not None:  # else this is what `prepare` has seen, or nothing was ever read
+            self.holding.advance(offset)
 
     def _compactor(self) -> Compactor:
         return Compactor(self.files, self.checkpoint.query_id())

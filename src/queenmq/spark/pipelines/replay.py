@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 from ...wire.names import InvalidValue, check_name
 from ..errors import OptionError, PipelineError, Unreadable
 from ..lake.filesystem import open_lake
-from ..lake.manifest import DataFile, Log
-from ..lake.reading import frame_of, patterns, selected
+from ..lake.manifest import DataFile
+from ..lake.reading import between, committed, frame_of, patterns, selected
 from ..options import write_options
 from ..reader import cipher
 from .base import Arguments, Events, Outcome, Progress, Quiet
@@ -73,7 +73,7 @@ def replay(
     given = {name: value for name, value in named.items() if value is not None}
     options = write_options(given)
     files = open_lake(lake)
-    chosen = selected(Log(files).state.files.values(), patterns(queue), since, until)
+    chosen = selected(committed(files), patterns(queue), since, until)
     if not chosen:
         return Outcome(0, ("the lake has no such messages",))
     _check(chosen, to, options)
@@ -144,10 +144,7 @@ def _ids(chosen: Sequence[DataFile], to: str | None) -> Ids:
 def _wanted(
     messages: DataFrame, since: datetime | None, until: datetime | None, partitions: Sequence[str], where: str | None
 ) -> DataFrame:
-    if since is not None:
-        messages = messages.where(F.col("created_at") >= F.lit(since))
-    if until is not None:
-        messages = messages.where(F.col("created_at") < F.lit(until))
+    messages = between(messages, since, until)
     if partitions:
         messages = messages.where(F.col("partition").isin(list(partitions)))
     return messages if where is None else messages.where(F.expr(where))
