@@ -10,16 +10,19 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import asyncpg
 import pytest
 from rich.console import Console
 
 from queenmq.cli.exits import Exit
 from queenmq.cli.pipeline_progress import Shown, sentence
 from queenmq.spark.connecting import call
+from queenmq.spark.lake.filesystem import open_lake
+from queenmq.spark.pipelines.archive import holder_of
 from queenmq.spark.pipelines.base import Arguments, Progress
 from queenmq.spark.pipelines.registry import PIPELINES, find
 from queenmq.spark.runner import Job, first_state
-from queenmq.storage import pipeline_states
+from queenmq.storage import holds, pipeline_states
 from queenmq.storage.pipeline_states import PipelineState
 from tests.cli.conftest import DEADLINE, Queen, StartQueen
 from tests.conftest import Server
@@ -72,6 +75,11 @@ def test_spark_is_not_imported_before_it_is_needed() -> None:
         (["window", "--config", "x.yaml"], "pipeline window needs --checkpoint"),
         (["lag", "--out", "x", "--lake", "y"], "pipeline lag has no --lake; it takes --out, --queue"),
         (["skew", "--out", "x", "--partition", "p"], "pipeline skew has no --partition; it takes --out"),
+        (["window", "--config", "no.yaml", "--checkpoint", "x"], "the config no.yaml cannot be read: No such file"),
+        (
+            ["skew", "--out", "x", "--from-time", "2025-01-31T12:00", "--to-time", "2025-01-31T13:00+01:00"],
+            "--to-time is 2025-01-31T13:00:00+01:00; it must be later than --from-time, which is 2025-01-31T12:",
+        ),
         (["replay", "--lake", "x", "--from-time", "noon"], "--from-time is 'noon'; it must be a time such as 2025-"),
     ],
 )
@@ -107,9 +115,10 @@ def test_without_spark_it_says_what_to_install(database: str, environment: dict[
 
 
 def test_a_database_without_the_schema_is_one_sentence(queen: Queen, data_dir: Path) -> None:
-    answer = queen("pipeline", "status", QUEEN_DATA_DIR=str(data_dir))
-    assert answer.returncode == Exit.SCHEMA
-    assert answer.stderr.splitlines()[-1].endswith("run: queen db migrate")
+    for command in (["status"], ["release", "--queue", "orders", "--lake", "x"]):
+        answer = queen("pipeline", *command, QUEEN_DATA_DIR=str(data_dir))
+        assert answer.returncode == Exit.SCHEMA
+        assert answer.stderr.splitlines()[-1].endswith("run: queen db migrate")
 
 
 def test_states_are_shown(queen: Queen, database: str) -> None:
@@ -153,6 +162,60 @@ def test_a_stop_waits_until_all_runs_of_that_name_have_stopped(start_queen: Star
     assert (stopping.returncode, said) == (Exit.OK, "archive:orders has stopped\narchive:payments has stopped\n")
     assert complained == "asked archive:orders to stop\nasked archive:payments to stop\n"
     assert tell(database, other) == "running"
+
+
+def test_what_is_for_clients_is_no_setting_of_a_server(queen: Queen, database: str) -> None:
+    given = {"QUEEN_URL": "http://127.0.0.1:1", "QUEEN_TOKEN": "t", "QUEEN_SPARK_JAVA": "bundled"}
+    shown = queen("pipeline", "status", DATABASE_URL=database, QUEEN_SPARK_LOG="info", **given)
+    assert (shown.returncode, shown.stdout) == (Exit.OK, "no pipeline has run yet\n")
+    other = queen("pipeline", "status", DATABASE_URL=database, QUEEN_PORTS="1")
+    assert other.stderr.startswith("queen: QUEEN_PORTS is not a setting of this version")
+
+
+def held(database: str, *queues: str, lake: Path) -> None:
+    async def work(db: asyncpg.Connection) -> None:
+        for queue in queues:
+            await db.execute("insert into queen.messages (queue, payload) values ($1, '{}')", queue)
+            await holds.acquire(db, queue, holder_of(open_lake(lake)))
+
+    call(database, work)
+
+
+def holding(database: str) -> list[str]:
+    return sorted(hold.queue for hold in call(database, holds.list_holds))
+
+
+class TestRelease:
+    def test_the_holds_of_an_archive_end(self, queen: Queen, database: str, tmp_path: Path) -> None:
+        held(database, "orders-eu", "orders-us", "mails", lake=tmp_path)
+        asked = ("pipeline", "release", "--queue", "orders-*", "--lake")
+        other = queen(*asked, str(tmp_path / "other"), DATABASE_URL=database)
+        assert (other.returncode, other.stdout) == (
+            Exit.OK,
+            f"no archive into {tmp_path / 'other'} holds orders-*\n",
+        )
+        assert holding(database) == ["mails", "orders-eu", "orders-us"]
+        done = queen(*asked, str(tmp_path), DATABASE_URL=database)
+        assert (done.returncode, done.stdout) == (Exit.OK, "orders-eu is released\norders-us is released\n")
+        assert holding(database) == ["mails"]
+
+    def test_not_while_the_archive_runs(self, queen: Queen, database: str, tmp_path: Path) -> None:
+        held(database, "orders", "mails", lake=tmp_path)
+        arguments = Arguments(queue="ord*,cats", lake=str(tmp_path))
+        state = first_state(Job(find("archive"), arguments, database, label="ord"))
+        assert call(database, lambda db: pipeline_states.claim(db, state))
+        refused = queen("pipeline", "release", "--queue", "*", "--lake", str(tmp_path), DATABASE_URL=database)
+        assert (refused.returncode, refused.stderr) == (
+            Exit.USAGE,
+            "queen: archive:ord is running, and would only take its holds again; stop it first with: "
+            "queen pipeline stop archive:ord\n",
+        )
+        assert holding(database) == ["mails", "orders"]
+        done = queen("pipeline", "release", "--queue", "mails", "--lake", str(tmp_path), DATABASE_URL=database)
+        assert done.stdout == "mails is released\n"
+        tell(database, replace(state, state="stopped"))
+        done = queen("pipeline", "release", "--queue", "*", "--lake", str(tmp_path), DATABASE_URL=database)
+        assert done.stdout == "orders is released\n"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,25 @@ def test_an_error_of_ours_that_this_version_does_not_know_is_ours_all_the_same()
 def test_a_query_that_is_wrong_in_itself_is_not_worth_another_try() -> None:
     found = final(ParseException("[PARSE_SYNTAX_ERROR] Syntax error at or near 'slect'. SQLSTATE: 42601\n== SQL =="))
     assert isinstance(found, PipelineError)
-    assert found.message == "ParseException: Syntax error at or near 'slect'. SQLSTATE: 42601"
+    assert found.message == "ParseException: Syntax error at or near 'slect'."
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+        "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+        "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
+        "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+    ],
+)
+def test_a_checkpoint_of_another_query_is_not_worth_another_try(condition: str) -> None:
+    said = (
+        f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [{condition}] It is other. SQLSTATE: X"
+    )
+    found = final(StreamingQueryException(said))
+    assert isinstance(found, PipelineError)
+    assert found.message.startswith("the checkpoint is that of another query; give another one (StreamingQuery")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +93,7 @@ def test_the_frames_around_a_java_message_are_left_out() -> None:
     error = StreamingQueryException(
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted. SQLSTATE: XXKST\n== More =="
     )
-    assert sentence(error) == "StreamingQueryException: Job aborted. SQLSTATE: XXKST"
+    assert sentence(error) == "StreamingQueryException: Job aborted."
 
 
 def test_a_failure_without_words_is_called_by_its_name() -> None:

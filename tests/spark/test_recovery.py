@@ -24,9 +24,12 @@ def test_ctrl_c_stays_ours_when_spark_starts(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError("Spark took it")
 
     monkeypatch.setattr(recovery, "session", lambda *_, **__: signal.signal(signal.SIGINT, sparks))
+    quiet: list[object] = []
+    monkeypatch.setattr("queenmq.spark.sessions.leave_failures", quiet.append)
     before = signal.getsignal(signal.SIGINT)
-    SparkSessions("x").open()
+    opened = SparkSessions("x").open()
     assert signal.getsignal(signal.SIGINT) is before
+    assert quiet == [opened], "the runner tells of failures by itself"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

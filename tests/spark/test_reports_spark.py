@@ -20,7 +20,9 @@ from queenmq.spark.pipelines import skew as skew_pipeline
 from queenmq.spark.pipelines.base import Arguments, Progress, Quiet
 from queenmq.spark.pipelines.dlq_report import dlq_report
 from queenmq.spark.pipelines.lag import KEPT, lag
+from queenmq.spark.pipelines.reporting import run_of
 from queenmq.spark.pipelines.skew import queue_skew, skew
+from queenmq.spark.reports.files import Report
 from queenmq.storage import analytics
 from queenmq.storage.metrics import RollupRow
 from queenmq.storage.store import Store
@@ -211,3 +213,20 @@ class TestDeadLetters:
         assert [row["queue"] for row in rows(tmp_path / "dlq-report.parquet")] == ["other"]
         report = await asyncio.to_thread(reported(queue="nobody"))
         assert "There are no dead letters." in page(report.path_html)
+
+
+async def test_a_queue_that_is_not_there_is_named(
+    store: Store, database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is reported has no part in it."""
+    await store.push([PushItem("orders", b"1")])
+    empty = Report(tmp_path, tmp_path, tmp_path, 0)
+    monkeypatch.setattr(lag_pipeline, "lag", lambda *_, **__: empty)
+    session: Any = None
+    for run in (lag_pipeline.run, run_of(lambda *_, **__: empty, "things")):
+        caplog.clear()
+        for queue in (None, "orders", "ord*,no*", "orders,nosuch"):
+            assert not caplog.messages
+            arguments = Arguments(queue=queue, out=str(tmp_path), database_url=database)
+            await asyncio.to_thread(run, session, arguments, Quiet())
+        assert caplog.messages == ["there is no queue 'nosuch': the report has nothing of it"]

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from queenmq.spark.pipelines.base import Arguments, Quiet
 from queenmq.spark.pipelines.rollup import LATENESS, RollupResult, rollup, run
 from queenmq.storage import analytics, metrics
-from queenmq.storage.analytics import WIDTHS, floor
+from queenmq.storage.analytics import WIDTHS, RolledUp, floor
 from queenmq.storage.metrics import Bucket, MetricRow, RollupRow
 from queenmq.storage.store import Store
 
@@ -111,6 +111,14 @@ async def test_a_run_goes_on_where_the_last_one_ended(spark: SparkSession, datab
     assert found["minute", floor(recent, "minute"), "", ""]["n"]["sum"] == 3
     assert found["day", floor(now, "day"), "", ""]["n"]["max"] == 2
     assert found["day", floor(old, "day"), "", ""]["n"]["sum"] == 1  # later than the allowance
+
+
+async def test_a_run_up_to_an_earlier_time_takes_nothing_back(spark: SparkSession, database: str, store: Store) -> None:
+    """What is rolled up already stays known as such, or `analytics` would count it in messages that are gone."""
+    reach = RolledUp(DAY + 600 * MINUTE, DAY + 480 * MINUTE)
+    await analytics.put_rolled_up(store.pool, reach)
+    await rolled(spark, database, until=DAY + 540 * MINUTE)
+    assert await analytics.rolled_up(store.pool) == reach
 
 
 async def test_a_roll_up_of_rows_that_retention_removed_stays(spark: SparkSession, database: str, store: Store) -> None:

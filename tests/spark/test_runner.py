@@ -183,6 +183,20 @@ def test_progress_counts_only_when_something_was_done(database: str) -> None:
         runner(database, work, max_restarts=3).run()
 
 
+def test_a_batch_without_rows_is_progress_too(database: str) -> None:
+    """As when windows are closed by time that others have brought."""
+    batches = iter(range(6, 12))
+
+    def work(spark: Any, arguments: Arguments, events: Events) -> Outcome:
+        batch = next(batches, None)
+        if batch is None:
+            return Outcome(0)
+        events.progress(Progress(0, batch=batch))
+        raise ConnectionError("lost")
+
+    assert runner(database, work, max_restarts=1).run() == Outcome(0)
+
+
 def test_failures_with_progress_between_them_are_no_reason_to_give_up(database: str) -> None:
     assert runner(database, failing(6, ConnectionError("lost"), rows=1), max_restarts=1).run() == Outcome(13)
 

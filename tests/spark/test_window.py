@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
+from queenmq.spark.errors import PipelineError
 from queenmq.spark.pipelines import window
 from queenmq.spark.pipelines.base import Arguments, Quiet
 from queenmq.spark.pipelines.window_spec import Aggregate, WindowSpec
@@ -173,3 +176,68 @@ def test_a_session_is_pushed_when_data_after_its_gap_has_come(
     ada = [order("ada", total, at) for total, at in ((1, "00:00"), (2, "00:40"), (8, "01:20"))]
     assert visit(*ada, order("bob", 4, "00:50")) == [], "nothing later has come that would end them"
     assert visit(order("cyd", 16, "09:00")) == [("ada", "12:00:00", 11.0), ("bob", "12:00:50", 4.0)]
+
+
+SLIDING = WindowSpec(
+    name="pace",
+    source="orders",
+    target="pace",
+    kind="sliding",
+    size="1 minute",
+    slide="20 seconds",
+    watermark="1 second",
+    event_time="$.at",
+    key={"customer": "$.customer"},
+    aggregates={"revenue": Aggregate("sum", "$.total")},
+)
+
+
+def test_a_message_counts_in_every_sliding_window_it_is_in_across_restarts(
+    spark: SparkSession, database: str, tmp_path: Path
+) -> None:
+    def run(*payloads: str) -> list[tuple[str, str, float]]:
+        push(database, *payloads)
+        window.start(spark, SLIDING, checkpoint=str(tmp_path), once=True, database_url=database).awaitTermination()
+        return shown(stored(database, "pace"))
+
+    first = [("ada", "11:59:20", 1.0), ("ada", "11:59:40", 3.0)]
+    assert run(order("ada", 1, "00:10"), order("ada", 2, "00:30"), order("bob", 4, "00:45")) == first
+    assert run(order("ada", 8, "00:50"), order("cyd", 16, "09:00")) == [
+        *first,
+        ("ada", "12:00:00", 11.0),
+        ("ada", "12:00:20", 10.0),
+        ("ada", "12:00:40", 8.0),
+        ("bob", "12:00:00", 4.0),
+        ("bob", "12:00:20", 4.0),
+        ("bob", "12:00:40", 4.0),
+    ]
+
+
+class TestCheckpoint:
+    """Of another pipeline, or of windows that were others, it is refused; Spark would go on with their state."""
+
+    def start(self, spark: SparkSession, spec: WindowSpec, checkpoint: Path) -> None:
+        """There is no such database, so that is how far it gets."""
+        nowhere = "postgresql://queen@127.0.0.1:1/none"
+        query = window.start(spark, spec, checkpoint=str(checkpoint), once=True, database_url=nowhere)
+        with pytest.raises(Exception, match="PostgreSQL cannot be reached"):
+            query.awaitTermination()
+
+    def test_only_the_same_windows_go_on(self, spark: SparkSession, tmp_path: Path) -> None:
+        self.start(spark, SLIDING, tmp_path)
+        self.start(spark, replace(SLIDING, size="60 seconds", watermark="1 hour", source="orders,more"), tmp_path)
+        for changed, named in (
+            (replace(SLIDING, name="other"), "another name;"),
+            (replace(SLIDING, slide="30 seconds"), "another window;"),
+            (replace(SLIDING, kind="tumbling", slide=None), "another window;"),
+            (replace(SLIDING, key={}), "another key;"),
+            (replace(SLIDING, event_time="$.when"), "another event_time;"),
+            (replace(SLIDING, aggregates={"revenue": Aggregate("max", "$.total")}), "another aggregates;"),
+        ):
+            with pytest.raises(PipelineError, match=f"the checkpoint {tmp_path} was made with {named}"):
+                window.start(spark, changed, checkpoint=str(tmp_path))
+
+    def test_that_of_another_kind_of_query_is_refused(self, spark: SparkSession, tmp_path: Path) -> None:
+        (tmp_path / "metadata").write_text('{"id": "1"}')
+        with pytest.raises(PipelineError, match="is not that of a window pipeline; give another one"):
+            window.start(spark, SLIDING, checkpoint=str(tmp_path))

@@ -32,7 +32,7 @@ from queenmq.cli.pipeline_progress import Shown
 from queenmq.server.database import open_database
 from queenmq.server.settings import Settings
 from queenmq.spark.errors import JavaMissing, NotReady, OptionError, PipelineError, SparkError, Unreachable
-from queenmq.spark.pipelines import registry
+from queenmq.spark.pipelines import registry, window_spec
 from queenmq.spark.pipelines.base import Arguments, Outcome
 from queenmq.spark.recovery import SparkSessions
 from queenmq.spark.runner import Job, Runner
@@ -44,6 +44,8 @@ from queenmq.storage.url import without_password
 
 _T = TypeVar("_T")
 _POLL_SECONDS: Final = 0.5
+# For whoever uses a server or Spark; the settings know only what is for a server.
+_FOR_CLIENTS: Final = ("QUEEN_URL", "QUEEN_TOKEN", "QUEEN_SPARK_JAVA", "QUEEN_SPARK_LOG")
 _EXITS: Final = {
     SparkError.code: Exit.SPARK,
     JavaMissing.code: Exit.SPARK,
@@ -96,8 +98,8 @@ def run(
     pipeline = registry.find(name)
     arguments = Arguments(
         queue=queue,
-        lake=lake,
-        checkpoint=checkpoint,
+        lake=_place(lake),
+        checkpoint=_place(checkpoint),
         to=to,
         since=_time("--from-time", from_time),
         until=_time("--to-time", to_time),
@@ -112,6 +114,9 @@ def run(
         interval_seconds=interval,
     )
     pipeline.check(arguments)
+    _need_spark()
+    if config is not None:
+        window_spec.load(config)
     with _database() as (dsn, shown):
         os.environ["DATABASE_URL"] = dsn  # Spark's processes read the password from there, and only from there
         label = label or queue or (Path(config).stem if config else None)
@@ -122,8 +127,6 @@ def run(
 
 
 def _run(job: Job, sessions: SparkSessions) -> Outcome:
-    if find_spec("pyspark") is None:
-        sessions.open()  # says what is missing
     _quieten()
     try:
         with Shown(job.id) as display:
@@ -173,6 +176,24 @@ def stop(
         raise typer.Exit(Exit.PIPELINE)
 
 
+@app.command()
+def release(
+    queue: Annotated[str, typer.Option(help="Queues: a name, a comma-separated list or a pattern.")],
+    lake: Annotated[str, typer.Option(help="Directory or URL of the lake.")],
+) -> None:
+    """Give up an archive for good: retention may delete what the lake does not hold."""
+    _need_spark()
+    from queenmq.spark.pipelines import archive
+
+    with _database() as (dsn, shown), _migrated():
+        os.environ["DATABASE_URL"] = dsn
+        released = archive.release(lake=lake, queue=queue, database_url=shown)
+    for each in released:
+        out.print(Text(f"{each} is released"), soft_wrap=True)
+    if not released:
+        out.print(Text(f"no archive into {_place(lake)} holds {queue}"), soft_wrap=True)
+
+
 def _waited(dsn: str, ids: list[str], timeout: float) -> list[str]:
     """Those that still run when the time is over."""
     deadline = time.monotonic() + timeout
@@ -190,7 +211,8 @@ def _waited(dsn: str, ids: list[str], timeout: float) -> list[str]:
 @contextmanager
 def _database() -> Iterator[tuple[str, str]]:
     """The URL of the configured or embedded database, and the same without its password."""
-    with open_database(Settings.from_env(os.environ), report) as database:
+    settings = {name: value for name, value in os.environ.items() if name not in _FOR_CLIENTS}
+    with open_database(Settings.from_env(settings), report) as database:
         yield database.dsn, without_password(database.dsn)[0]
 
 
@@ -199,16 +221,33 @@ def _asked(dsn: str, work: Callable[[asyncpg.Connection], Awaitable[_T]]) -> _T:
         connection = await connect(dsn)
         try:
             return await work(connection)
-        except SchemaMissing as error:
-            raise NotReady(f"the database is not ready ({error.message}); run: queen db migrate") from error
         finally:
             await connection.close()
 
-    return asyncio.run(asked())
+    with _migrated():
+        return asyncio.run(asked())
+
+
+@contextmanager
+def _migrated() -> Iterator[None]:
+    try:
+        yield
+    except SchemaMissing as error:
+        raise NotReady(f"the database is not ready ({error.message}); run: queen db migrate") from error
+
+
+def _need_spark() -> None:
+    if find_spec("pyspark") is None:
+        SparkSessions("").open()  # says what is missing
 
 
 def _quieten() -> None:
-    """Of what is logged, only our own is for the user: PySpark shows tracebacks when its Java has gone."""
+    """Of what is logged, only our own is for the user: PySpark shows tracebacks when its Java has gone, and Java's
+    stack for an expression that is wrong."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     handler = logging.StreamHandler()
     handler.addFilter(logging.Filter("queenmq"))
     logging.basicConfig(format="%(message)s", handlers=[handler])
@@ -272,6 +311,11 @@ def _table(*columns: str) -> Table:
 
 def _is(seen: Seen, name: str) -> bool:
     return name in (seen.state.id, seen.state.pipeline)
+
+
+def _place(path: str | None) -> str | None:
+    """A directory by a name that means the same from everywhere; others see it in the state of the run."""
+    return path if path is None or "://" in path else os.path.abspath(path)
 
 
 def _time(option: str, text: str | None) -> datetime | None:

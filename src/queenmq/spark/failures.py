@@ -15,15 +15,22 @@ from .errors import PipelineError, SparkError, Unreachable
 _OURS: Final = re.compile(r"queenmq\.spark\.errors\.(\w+): (.+)")
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\S.*)")
 _FRAMING: Final = re.compile(r"^\[\w+(?:\.\w+)*\] (?:Query \[.*?\] terminated with exception: )?")
+_STATE: Final = re.compile(r" *SQLSTATE: \w{5}.*")
 _LOGIN: Final = re.compile(r"(://[^\s/:@]*):[^\s/@]*@")
 _LONGEST: Final = 500
 # Spark's words for a query that is wrong in itself, by the names of the classes: they are imported only where Spark is.
 _WRONG: Final = ("AnalysisException", "ParseException", "IllegalArgumentException")
+# And for a checkpoint that another query has made.
+_OTHERS: Final = re.compile(
+    r"\[(?:STREAMING_STATEFUL_OPERATOR_\w+|STREAMING_CHECKPOINT_MISSING_METADATA_FILE|STATE_STORE_\w+_NOT_COMPATIBLE)\b"
+)
 
 
 def final(error: BaseException) -> SparkError | None:
     """The error that ends a run, in our words. None when another try may help."""
     known = _ours(error)
+    if known is None and _OTHERS.search(str(error)):
+        return PipelineError(f"the checkpoint is that of another query; give another one ({sentence(error)})")
     if known is None and type(error).__name__ in _WRONG:
         return PipelineError(sentence(error))
     return None if isinstance(known, Unreachable) else known
@@ -51,6 +58,7 @@ def sentence(error: BaseException) -> str:
     first = next((line for line in text.splitlines() if line.strip()), "")
     while (shorter := _FRAMING.sub("", first)) != first:
         first = shorter
+    first = _STATE.sub("", first)
     return _safe(f"{type(error).__name__}: {first}" if first else type(error).__name__)
 
 

@@ -30,7 +30,11 @@ class SparkSessions:
 
     def open(self) -> SparkSession:
         with _own_interrupts():
-            return session(self.app, self.master, ui=self.ui, conf=self.conf)
+            opened = session(self.app, self.master, ui=self.ui, conf=self.conf)
+        from .sessions import leave_failures
+
+        leave_failures(opened)
+        return opened
 
     def lost(self, session: SparkSession) -> bool:
         """Whether it is dead; then the next one to be opened is another."""

@@ -14,21 +14,27 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
+from .connecting import PGBOUNCER
+from .errors import OptionError
 from .java import java_home
 
 # What an executor on another machine needs of the driver's environment, to reach the database or the server.
-HANDED_ON = ("DATABASE_URL", "PGPASSWORD", "QUEEN_URL", "QUEEN_TOKEN", "QUEEN_ENCRYPTION_KEY")
+HANDED_ON = ("DATABASE_URL", "PGPASSWORD", PGBOUNCER, "QUEEN_URL", "QUEEN_TOKEN", "QUEEN_ENCRYPTION_KEY")
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _UI = "spark.ui.enabled"
 _REDACTION = "spark.redaction.regex"
 _SPARKS_REDACTION = "(?i)secret|password|token|access[.]?key"
 _SECRET_OF = "spark.kubernetes.executor.secretKeyRef."
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOG = "QUEEN_SPARK_LOG"
+_QUERIES = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+_LEVELS = ("error", "warn", "info", "debug", "trace")
 _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 _PROPERTY = re.compile(r"^[ \t]*([^#!\s=:][^\s=:]*)[ \t]*[ \t=:][ \t]*(\S.*)$", re.MULTILINE)
 _PRIVATE = re.compile(r"secret|password|token|key|credential|executorEnv", re.IGNORECASE)
@@ -73,6 +79,23 @@ def settings(master: str, environment: Mapping[str, str], memory: int) -> dict[s
     if "SPARK_DRIVER_MEMORY" not in environment:
         chosen["spark.driver.memory"] = f"{heap(memory) >> 20}m"
     return chosen
+
+
+def log_settings(environment: Mapping[str, str], java_options: str) -> dict[str, str]:
+    """A line for what matters; or Spark's own log, as it is without us, for those who ask for a level of it."""
+    level = environment.get(_LOG, "").lower()
+    if not level:
+        return {_JAVA_OPTIONS: f"{_LOGGING} {java_options}".strip()}
+    if level not in _LEVELS:
+        raise OptionError(f"{_LOG} (environment)", environment[_LOG], f"one of {', '.join(_LEVELS)}")
+    return {"spark.log.level": level.upper(), **({_JAVA_OPTIONS: java_options} if java_options else {})}
+
+
+def leave_failures(session: SparkSession) -> None:
+    """For those who tell of failed queries themselves: Spark adds no line to that, unless its log is asked for."""
+    if not os.environ.get(_LOG):
+        log4j: Any = session._jvm and session._jvm.org.apache.logging.log4j
+        log4j.core.config.Configurator.setLevel(_QUERIES, log4j.Level.OFF)
 
 
 def heap(memory: int) -> int:
@@ -139,7 +162,7 @@ def _started(app: str, master: str | None, ui: bool, conf: Mapping[str, str]) ->
     wanted = {**_without(settings(master, os.environ, machine_memory()), known), **asked}
     wanted[_REDACTION] = hidden(asked.get(_REDACTION) or known.get(_REDACTION))
     if not by_submit:
-        wanted[_JAVA_OPTIONS] = f"{_LOGGING} {asked.get(_JAVA_OPTIONS) or known.get(_JAVA_OPTIONS, '')}".strip()
+        wanted |= log_settings(os.environ, asked.get(_JAVA_OPTIONS) or known.get(_JAVA_OPTIONS, ""))
     with _environment(master):
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(public(wanted).items())))
         if not is_local(master):

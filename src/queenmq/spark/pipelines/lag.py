@@ -26,6 +26,7 @@ from ..reports.files import Report, directory, write_csv, write_parquet, write_t
 from ..reports.page import Column, Page
 from ..reports.plots import COLOURS, Series, lines
 from .base import Arguments, Events, Outcome, Progress
+from .reporting import look_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +72,7 @@ def lag(
 def run(spark: SparkSession, arguments: Arguments, events: Events) -> Outcome:
     """Once, or at the interval until it is stopped."""
     rows = 0
+    look_for(arguments.queue, arguments.database_url)
     while True:
         assert arguments.out is not None
         report = lag(spark, out=arguments.out, database_url=arguments.database_url, queue=arguments.queue)

@@ -35,6 +35,11 @@ class Pipeline:
             if given and each.name not in (*self.needs, *self.takes, *_FOR_ALL):
                 taken = ", ".join(map(option, (*self.needs, *self.takes))) or "no options of its own"
                 raise PipelineError(f"pipeline {self.name} has no {option(each.name)}; it takes {taken}")
+        since, until = arguments.since, arguments.until
+        if since is not None and until is not None and since >= until:
+            raise PipelineError(
+                f"--to-time is {until.isoformat()}; it must be later than --from-time, which is {since.isoformat()}"
+            )
 
     def load(self) -> Run:
         """Its function `run`. Imports Spark."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from ..connecting import arrow_reads
+from ..options import read_options
+from ..planning import warn_of_unknown
 from .base import Arguments, Events, Outcome, Progress, Run
 
 if TYPE_CHECKING:
@@ -29,11 +32,22 @@ class Make(Protocol):
     ) -> Report: ...
 
 
+def look_for(queue: str | None, database_url: str | None) -> None:
+    """A report of a queue that is not there is empty; that may be a mistake."""
+    if queue is None:
+        return
+    given = {"queue": queue} | ({"databaseUrl": database_url} if database_url else {})
+    options = read_options(given)
+    with arrow_reads(options.database_url) as cursor:
+        warn_of_unknown(cursor, options.queues, "the report has nothing of it")
+
+
 def run_of(make: Make, counted: str) -> Run:
     """How the runner makes it; `counted` says what its rows are."""
 
     def run(spark: SparkSession, arguments: Arguments, events: Events) -> Outcome:
         assert arguments.out is not None
+        look_for(arguments.queue, arguments.database_url)
         report = make(
             spark,
             out=arguments.out,

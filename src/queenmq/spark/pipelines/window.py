@@ -7,16 +7,21 @@ that is repeated after a failure pushes the same messages again, and the queue r
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
 from ...wire.names import MAX_NAME
+from ..errors import PipelineError
 from .base import Arguments, Events, Outcome, follow
 from .window_spec import Aggregate, Function, WindowSpec, load
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -25,6 +30,7 @@ _MILLISECONDS_FROM: Final = 100_000_000_000
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 _UUID: Final = ("(.{8})(.{4})(.{4})(.{4})(.{12})", "$1-$2-$3-$4-$5")
 _HASH: Final = 32
+_SHAPE: Final = "queenmq-window.json"
 _CONTROLS: Final = r"[\x{00}-\x{1f}\x{7f}-\x{9f}]"
 
 
@@ -43,7 +49,7 @@ def run(spark: SparkSession, arguments: Arguments, events: Events) -> Outcome:
         url=arguments.url,
     )
     outcome = follow(query, events)
-    return replace(outcome, summary=(f"{outcome.rows:,} messages read; closed windows are in {spec.target}",))
+    return replace(outcome, summary=(f"closed windows are in {spec.target}",))
 
 
 def start(
@@ -58,12 +64,13 @@ def start(
     url: str | None = None,
 ) -> StreamingQuery:
     """The running query. With `once` it ends when everything that is in the queue now has been read."""
+    _claim(spark, checkpoint, spec)
     columns = "queue,partition,payload,created_at"
     given = {"queue": spec.source, "columns": columns, "databaseUrl": database_url}
     if max_messages is not None:
         given["maxMessagesPerTrigger"] = str(max_messages)
     reader = spark.readStream.format("queen").options(**_present(given))
-    writer = results(reader.load(), spec).writeStream.format("queen").outputMode("append")
+    writer = ordered(results(reader.load(), spec)).writeStream.format("queen").outputMode("append")
     writer = writer.options(**_present({"queue": spec.target, "url": url, "databaseUrl": database_url}))
     writer = writer.option("checkpointLocation", checkpoint)
     return (
@@ -71,8 +78,38 @@ def start(
     ).start()
 
 
+def _claim(spark: SparkSession, checkpoint: str, spec: WindowSpec) -> None:
+    """Refuse a checkpoint of other windows: Spark would go on with their state, if only its columns look the same."""
+    java: Any = spark._jvm
+    path = java.org.apache.hadoop.fs.Path
+    folder = path(checkpoint)
+    files = folder.getFileSystem(spark._jsc.hadoopConfiguration())  # Spark may reach places which only it knows
+    kept = path(folder, _SHAPE)
+    if files.exists(kept):
+        with closing(files.open(kept)) as stream:
+            before = json.loads(java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        _check_shape(checkpoint, before, spec.shape())
+    elif files.exists(path(folder, "metadata")):
+        raise PipelineError(f"the checkpoint {checkpoint} is not that of a window pipeline; give another one")
+    else:
+        whole = path(folder, f"{_SHAPE}.part")
+        with closing(files.create(whole)) as stream:
+            stream.write(bytearray(json.dumps(spec.shape(), indent=2).encode()))
+        files.rename(whole, kept)
+
+
+def _check_shape(checkpoint: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+    changed = [name for name, value in after.items() if before.get(name) != value]
+    if changed:
+        raise PipelineError(
+            f"the checkpoint {checkpoint} was made with another {', '.join(changed)}; give a new checkpoint, and a new"
+            " name if windows that were pushed before shall be pushed again"
+        )
+
+
 def results(messages: DataFrame, spec: WindowSpec) -> DataFrame:
-    """One row for each key and window, as the writer takes them. A message without an event time belongs to none."""
+    """One row for each key and window, as the writer takes them, and the end of the window. A message without an event
+    time belongs to none."""
     rows = messages.select(
         _event_time(spec).alias("at"),
         *(_key(source).alias(f"key_{name}") for name, source in spec.key.items()),
@@ -91,7 +128,21 @@ def _outcome(windows: DataFrame, spec: WindowSpec) -> DataFrame:
         _json(F.struct(bounds, *([key] if spec.key else []), *figures)).alias("payload"),
         _partition(spec).alias("partition"),
         F.regexp_replace(F.substring(F.sha2(identity, 256), 1, _HASH), *_UUID).alias("transaction_id"),
+        F.col("w.end").alias("end"),
     )
+
+
+def ordered(windows: DataFrame) -> DataFrame:
+    """The windows of a key in one task, in the order of their ends. Spark itself sorts no streams."""
+    return windows.repartition("partition").mapInArrow(_sorted, windows.drop("end").schema)
+
+
+def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    if found := list(batches):
+        rows = pa.Table.from_batches(found).sort_by([("partition", "ascending"), ("end", "ascending")])
+        yield from rows.drop_columns(["end"]).to_batches()
 
 
 def _json(value: Column) -> Column:

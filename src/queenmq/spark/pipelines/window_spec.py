@@ -73,13 +73,24 @@ class WindowSpec:
                 check_pattern("source", each.strip())
         except OptionError:
             raise refusal("source", self.source, "a queue, a comma-separated list of queues or a pattern") from None
-        if self.target in (each.strip() for each in self.source.split(",")):
-            raise refusal("target", self.target, "another queue than the source")
+        if any(_matches(each.strip(), self.target) for each in self.source.split(",")):
+            raise refusal("target", self.target, f"a queue that is not read, and {self.source} is")
         self._check_window()
         seconds("watermark", self.watermark)
         if self.event_time != "created_at" and not _PATH.fullmatch(self.event_time):
             raise refusal("event_time", self.event_time, "a JSON path of the payload such as $.at, or created_at")
         self._check_columns()
+
+    def shape(self) -> dict[str, Any]:
+        """What must stay the same while the state of open windows is kept, as JSON has it."""
+        lengths = {name: getattr(self, name) for name in ("size", "slide", "gap")}
+        return {
+            "name": self.name,
+            "key": [list(each) for each in self.key.items()],
+            "event_time": self.event_time,
+            "window": [self.kind, *(text and seconds("", text) for text in lengths.values())],
+            "aggregates": [[name, each.function, each.path] for name, each in self.aggregates.items()],
+        }
 
     def _check_window(self) -> None:
         if self.kind not in KINDS:
@@ -159,6 +170,11 @@ def seconds(where: str, given: object) -> float:
     if found is None or found[2] not in _UNITS or int(found[1]) == 0:
         raise refusal(where, given, _DURATION)
     return int(found[1]) * _UNITS[found[2]]
+
+
+def _matches(pattern: str, name: str) -> bool:
+    parts = {"*": ".*", "?": "."}
+    return re.fullmatch("".join(parts.get(each) or re.escape(each) for each in pattern), name, re.DOTALL) is not None
 
 
 def _text(where: str, given: object) -> str:
