@@ -80,6 +80,10 @@ def test_spark_is_not_imported_before_it_is_needed() -> None:
             ["skew", "--out", "x", "--from-time", "2025-01-31T12:00", "--to-time", "2025-01-31T13:00+01:00"],
             "--to-time is 2025-01-31T13:00:00+01:00; it must be later than --from-time, which is 2025-01-31T12:",
         ),
+        (
+            ["replay", "--lake", "s3://key:secret@bucket/lake"],
+            "option --lake is 's3:…'; it must be a path, or a URI such as s3://bucket/lake with nothing but",
+        ),
         (["replay", "--lake", "x", "--from-time", "noon"], "--from-time is 'noon'; it must be a time such as 2025-"),
     ],
 )

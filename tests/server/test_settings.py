@@ -107,6 +107,11 @@ def test_an_unknown_queen_setting_that_exists_without_the_prefix_points_to_it() 
     assert problems({"QUEEN_PORT": "1"}) == ["QUEEN_PORT is not a setting of this version; did you mean PORT?"]
 
 
+def test_settings_of_clients_are_left_alone() -> None:
+    given = {"QUEEN_URL": "http://queen:6632", "QUEEN_TOKEN": "t", "QUEEN_SPARK_JAVA": "bundled"}
+    assert Settings.from_env(given) == Settings.from_env({})
+
+
 def test_settings_of_other_programs_are_left_alone() -> None:
     assert Settings.from_env({"PGHOST": "x", "QUEENSLAND": "x"}) == Settings.from_env({})
 

@@ -96,6 +96,12 @@ def test_the_frames_around_a_java_message_are_left_out() -> None:
     assert sentence(error) == "StreamingQueryException: Job aborted."
 
 
+def test_of_an_error_in_java_its_first_line_is_the_sentence() -> None:
+    said = "An error occurred while calling o5.count.\n: org.apache.spark.SparkException: No file x\n\tat y"
+    error = RuntimeError(said)
+    assert sentence(error) == "SparkException: No file x"
+
+
 def test_a_failure_without_words_is_called_by_its_name() -> None:
     assert sentence(TimeoutError()) == "TimeoutError"
 

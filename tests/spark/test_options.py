@@ -135,6 +135,29 @@ class TestWriting:
         assert write_options({"queue": "a"}, both).url == "http://queen:6632"
         assert write_options({"queue": "a"}, {"DATABASE_URL": URL}).database_url == URL
 
+    def test_an_option_comes_before_the_environment(self) -> None:
+        found = write_options({"queue": "a", "databaseUrl": URL}, {"QUEEN_URL": "http://queen:6632"})
+        assert (found.url, found.database_url) == (None, URL)
+        found = write_options({"queue": "a", "databaseUrl": URL, "url": "http://queen:6632"}, {})
+        assert (found.url, found.database_url) == ("http://queen:6632", None)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "queen:6632",
+            "http://",
+            "http://queen:port",
+            "http://queen:99999",
+            "http://queen:0",
+            "http://no..such",
+            "http://a b",
+            "http://queen/?x=1",
+        ],
+    )
+    def test_what_is_no_address_is_refused(self, url: str) -> None:
+        with pytest.raises(OptionError, match=r"option url is .*http://host:port"):
+            write_options({"url": url}, {})
+
     def test_one_of_them_must_be_there(self) -> None:
         with pytest.raises(OptionError, match="QUEEN_URL or DATABASE_URL"):
             write_options({"queue": "a"}, {})

@@ -135,10 +135,12 @@ class TestSession:
         finally:
             spark.conf.unset("spark.sql.ansi.enabled")
 
-    def test_it_turns_pushdown_on_in_a_session_that_others_started(self, spark: SparkSession) -> None:
+    def test_it_sets_what_the_source_needs_in_a_session_that_others_started(self, spark: SparkSession) -> None:
         spark.conf.set(sessions.PUSHDOWN, "false")
+        spark.conf.set(sessions.ADAPTIVE_STREAMS, "true")
         queenmq.spark.session()
         assert spark.conf.get(sessions.PUSHDOWN) == "true"
+        assert spark.conf.get(sessions.ADAPTIVE_STREAMS) == "false"
 
     def test_the_source_is_registered(self, spark: SparkSession) -> None:
         with pytest.raises(Exception, match="option queue is missing"):

@@ -185,11 +185,14 @@ def test_a_summary_is_told(caplog: pytest.LogCaptureFixture) -> None:
         stream.commit([Written(Tally(5)), None], 3)
         stream.commit([Written(Tally(5, 1))], 4)
         batch.abort([None])
+        MessageWriter(options, schema("payload string, transaction_id string"), False).abort([None])
         stream.abort([None], 5)
     assert [record.getMessage() for record in caplog.records] == [
         "wrote 1,503 messages: 1,500 queued, 3 duplicates that were there already",
         "batch 4: wrote 6 messages: 5 queued, 1 duplicates that were there already",
         "the write failed; what it has pushed stays in the queue; when it is repeated, "
         "without a writeId it is added again",
+        "the write failed; what it has pushed stays in the queue; when it is repeated, "
+        "rows with a transaction_id are not added twice",
         "batch 5 failed; what it has pushed stays, and is recognised when the query is restarted",
     ]

@@ -44,8 +44,6 @@ from queenmq.storage.url import without_password
 
 _T = TypeVar("_T")
 _POLL_SECONDS: Final = 0.5
-# For whoever uses a server or Spark; the settings know only what is for a server.
-_FOR_CLIENTS: Final = ("QUEEN_URL", "QUEEN_TOKEN", "QUEEN_SPARK_JAVA", "QUEEN_SPARK_LOG")
 _EXITS: Final = {
     SparkError.code: Exit.SPARK,
     JavaMissing.code: Exit.SPARK,
@@ -211,8 +209,7 @@ def _waited(dsn: str, ids: list[str], timeout: float) -> list[str]:
 @contextmanager
 def _database() -> Iterator[tuple[str, str]]:
     """The URL of the configured or embedded database, and the same without its password."""
-    settings = {name: value for name, value in os.environ.items() if name not in _FOR_CLIENTS}
-    with open_database(Settings.from_env(settings), report) as database:
+    with open_database(Settings.from_env(os.environ), report) as database:
         yield database.dsn, without_password(database.dsn)[0]
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from queenmq.server.kinds import DIRECTORY, PATH, PORT, POSTGRES_URL, TEXT, NotAllowedError, integer
@@ -230,10 +230,14 @@ def _parse(meta: Row, text: str) -> object:
         raise NotAllowedError(f"{meta.name} is {meta.show(text)!r}; it must be {error}.") from None
 
 
+# For those who use a server or Spark, who may share their environment with one who starts a server.
+_FOR_CLIENTS: Final = ("QUEEN_URL", "QUEEN_TOKEN", "QUEEN_SPARK_JAVA", "QUEEN_SPARK_LOG")
+
+
 def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
     known = [meta.name for _, meta in table()]
     for name in sorted(environ):
-        if name.startswith("QUEEN_") and name not in known:
+        if name.startswith("QUEEN_") and name not in (*known, *_FOR_CLIENTS):
             bare = [each for each in known if each == name.removeprefix("QUEEN_")]
             close = bare or difflib.get_close_matches(name, known, n=1, cutoff=0.75)
             hint = f"did you mean {close[0]}?" if close else "`queen config --markdown` lists the settings there are."

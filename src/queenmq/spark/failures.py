@@ -15,6 +15,7 @@ from .errors import PipelineError, SparkError, Unreachable
 _OURS: Final = re.compile(r"queenmq\.spark\.errors\.(\w+): (.+)")
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\S.*)")
 _FRAMING: Final = re.compile(r"^\[\w+(?:\.\w+)*\] (?:Query \[.*?\] terminated with exception: )?")
+_CALLED: Final = re.compile(r"^An error occurred while calling .*\n: (?:\w+\.)*")
 _STATE: Final = re.compile(r" *SQLSTATE: \w{5}.*")
 _LOGIN: Final = re.compile(r"(://[^\s/:@]*):[^\s/@]*@")
 _LONGEST: Final = 500
@@ -55,10 +56,13 @@ def sentence(error: BaseException) -> str:
     text = str(error).strip()
     if raised := _RAISED.findall(text):
         return _safe(raised[-1])
-    first = next((line for line in text.splitlines() if line.strip()), "")
+    said = _CALLED.sub("", text)
+    first = next((line for line in said.splitlines() if line.strip()), "")
     while (shorter := _FRAMING.sub("", first)) != first:
         first = shorter
     first = _STATE.sub("", first)
+    if said != text:  # Java's own error, with its name
+        return _safe(first)
     return _safe(f"{type(error).__name__}: {first}" if first else type(error).__name__)
 
 

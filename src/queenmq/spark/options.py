@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from ..storage.url import without_password
 from ..wire.names import InvalidValue, check_name
@@ -167,8 +168,8 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str] = os.e
 def write_options(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> WriteOptions:
     """What a writer is asked to do. Raises OptionError."""
     values = _known(given, "write")
-    url = values.get("url") or environment.get("QUEEN_URL") or None
-    if url is not None and not re.fullmatch(r"https?://[^/@?#]+(/[^@]*)?", url):
+    url = values.get("url") or (None if values.get("databaseurl") else environment.get("QUEEN_URL")) or None
+    if url is not None and not _is_address(url):
         shown = "hidden, as it has credentials" if "@" in url else url
         raise OptionError("url", shown, "http://host:port without credentials (a token goes into QUEEN_TOKEN)")
     database = None if url else _database(values, environment)
@@ -183,6 +184,16 @@ def write_options(given: Mapping[str, str], environment: Mapping[str, str] = os.
         write_id=_named(values, "writeId"),
         max_retry_seconds=float(_positive(values, "maxRetrySeconds") or 300),
     )
+
+
+def _is_address(url: str) -> bool:
+    """Also whether its port is a number, and its host a name that could be looked up."""
+    try:
+        parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")
+        return parts.port != 0 and re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url) is not None
+    except ValueError:
+        return False
 
 
 def check_pattern(option: str, value: str) -> str:

@@ -27,6 +27,9 @@ from .java import java_home
 # What an executor on another machine needs of the driver's environment, to reach the database or the server.
 HANDED_ON = ("DATABASE_URL", "PGPASSWORD", PGBOUNCER, "QUEEN_URL", "QUEEN_TOKEN", "QUEEN_ENCRYPTION_KEY")
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+# Spark would divide the rows of a stream by the cores that it has. One that is restarted elsewhere must divide them as
+# before, because the ids of written rows depend on it.
+ADAPTIVE_STREAMS = "spark.sql.adaptive.streaming.stateless.enabled"
 _UI = "spark.ui.enabled"
 _REDACTION = "spark.redaction.regex"
 _SPARKS_REDACTION = "(?i)secret|password|token|access[.]?key"
@@ -65,6 +68,7 @@ def settings(master: str, environment: Mapping[str, str], memory: int) -> dict[s
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         PUSHDOWN: "true",
+        ADAPTIVE_STREAMS: "false",
     }
     if not is_local(master):
         return chosen
@@ -146,7 +150,7 @@ def _running(conf: Mapping[str, str]) -> SparkSession | None:
     session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     if session is None or session._sc._jsc is None:
         return None
-    for name, value in {PUSHDOWN: "true", **conf}.items():
+    for name, value in {PUSHDOWN: "true", ADAPTIVE_STREAMS: "false", **conf}.items():
         if session.conf.isModifiable(name):
             session.conf.set(name, value)
     return session

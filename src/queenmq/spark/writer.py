@@ -54,9 +54,12 @@ class MessageWriter(DataSourceArrowWriter):
         _tell("%s", _summary(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        again = (
-            "the same writeId adds nothing twice" if self._options.write_id else "without a writeId it is added again"
-        )
+        if self._columns.transaction_id is not None:
+            again = "rows with a transaction_id are not added twice"
+        elif self._options.write_id:
+            again = "the same writeId adds nothing twice"
+        else:
+            again = "without a writeId it is added again"
         _tell("the write failed; what it has pushed stays in the queue; when it is repeated, %s", again)
 
 

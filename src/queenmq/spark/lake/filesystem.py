@@ -22,16 +22,13 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
-from ..errors import OptionError, PipelineError
+from ..errors import PipelineError
+from ..places import URI, check_place
 from . import layout
 from .claims import Claims
 
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _WITHOUT_DIRECTORIES: Final = ("s3", "gcs")
-_URIS: Final = (
-    "a path, or a URI such as s3://bucket/lake with nothing but a place in it; credentials and endpoint come from the "
-    "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +80,13 @@ def open_lake(lake: str | os.PathLike[str], claims: Claims | None = None) -> Fil
     """The files of the lake at a path or URI. Nothing is made yet. To write where names are not given by a file system,
     claims are needed."""
     text = os.fspath(lake)
-    found = re.match("([a-z][a-z0-9+.-]+):(//[^/]*)?/?", text, re.IGNORECASE)
+    check_place("lake", text)
+    found = URI.match(text)
     if found is None:
         return LocalFiles(Path(text).absolute())
-    scheme, place = found[1].lower(), found[2] or ""
+    scheme = found[1].lower()
     if scheme == "file":
-        return LocalFiles(Path(unquote(text[len(scheme) + 1 + len(place) :])).absolute())
-    # Only HDFS has ports. Elsewhere a colon is that of a login, also of one with a slash in it.
-    if not place or "?" in text or (":" in place and (scheme != "hdfs" or "@" in place)):
-        raise OptionError("lake", f"{scheme}:…", _URIS)
+        return LocalFiles(Path(unquote(text[len(scheme) + 1 + len(found[2] or "") :])).absolute())
     uri = ("s3" if scheme == "s3a" else scheme) + unquote(text[len(scheme) :].rstrip("/"))
     try:
         system, root = _divided(uri)

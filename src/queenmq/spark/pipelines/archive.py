@@ -93,7 +93,7 @@ def archive(
     if not reaches(spark, place.uri):
         raise PipelineError(_NO_WAY.format(place.uri))
     holding = Holding(reading, holder_of(files), hold_cap_seconds)
-    archiving = _Archiving(files, place, holding, compaction or Limits())
+    archiving = _Archiving(spark, files, place, holding, compaction or Limits())
     archiving.prepare()
     query = _started(spark, options, archiving, once, trigger_seconds)
     outcome = follow(query, events or Quiet(), archiving.committed)
@@ -172,6 +172,7 @@ class Holding:
 class _Archiving:
     """One run of an archive."""
 
+    spark: SparkSession
     files: Files
     checkpoint: Checkpoint
     holding: Holding
@@ -199,7 +200,7 @@ class _Archiving:
             raise PipelineError(conflict.message) from None
         if added:
             queues = sorted({file.queue for file in added})
-            self._compactor().step(frame.sparkSession, self.limits, queues, self.writer.log)
+            self._compactor().step(self.spark, self.limits, queues, self.writer.log)
 
     def committed(self, offset: dict[str, Any]) -> None:
         if self.writer is not None:  # else this is what `prepare` has seen, or nothing was ever read

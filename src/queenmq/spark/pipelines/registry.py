@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Final, cast
 
 from ..errors import PipelineError
+from ..places import check_place
 from .base import Arguments, Run
 
 
@@ -35,6 +36,8 @@ class Pipeline:
             if given and each.name not in (*self.needs, *self.takes, *_FOR_ALL):
                 taken = ", ".join(map(option, (*self.needs, *self.takes))) or "no options of its own"
                 raise PipelineError(f"pipeline {self.name} has no {option(each.name)}; it takes {taken}")
+        for name in ("lake", "checkpoint", "out"):
+            check_place(option(name), getattr(arguments, name) or "")
         since, until = arguments.since, arguments.until
         if since is not None and until is not None and since >= until:
             raise PipelineError(
