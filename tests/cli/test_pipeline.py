@@ -84,6 +84,7 @@ def test_spark_is_not_imported_before_it_is_needed() -> None:
             ["replay", "--lake", "s3://key:secret@bucket/lake"],
             "option --lake is 's3:…'; it must be a path, or a URI such as s3://bucket/lake with nothing but",
         ),
+        (["replay", "--lake", "s3:/bucket"], "option --lake is 's3:…'; it must be a path, or a URI such as s3://"),
         (["replay", "--lake", "x", "--from-time", "noon"], "--from-time is 'noon'; it must be a time such as 2025-"),
     ],
 )

@@ -78,8 +78,9 @@ class TestDefaultsFile:
 
 class TestExecutorEnvironment:
     def test_it_has_what_is_set_here_and_needed_there(self) -> None:
-        handed = sessions.handed_on({**SECRETS, "QUEEN_URL": "", "HOME": "/root", "AWS_SECRET": "x"}, {})
-        assert handed == {f"spark.executorEnv.{name}": value for name, value in SECRETS.items()}
+        store = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+        handed = sessions.handed_on({**SECRETS, **store, "QUEEN_URL": "", "HOME": "/root", "MY_SECRET": "x"}, {})
+        assert handed == {f"spark.executorEnv.{name}": value for name, value in {**SECRETS, **store}.items()}
 
     def test_what_kubernetes_gives_as_a_secret_is_not_put_beside_it(self) -> None:
         refs = {f"spark.kubernetes.executor.secretKeyRef.{name}": "queen:x" for name in ("DATABASE_URL", "PGPASSWORD")}

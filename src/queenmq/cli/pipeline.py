@@ -34,6 +34,7 @@ from queenmq.server.settings import Settings
 from queenmq.spark.errors import JavaMissing, NotReady, OptionError, PipelineError, SparkError, Unreachable
 from queenmq.spark.pipelines import registry, window_spec
 from queenmq.spark.pipelines.base import Arguments, Outcome
+from queenmq.spark.places import URI
 from queenmq.spark.recovery import SparkSessions
 from queenmq.spark.runner import Job, Runner
 from queenmq.storage import pipeline_states
@@ -312,7 +313,7 @@ def _is(seen: Seen, name: str) -> bool:
 
 def _place(path: str | None) -> str | None:
     """A directory by a name that means the same from everywhere; others see it in the state of the run."""
-    return path if path is None or "://" in path else os.path.abspath(path)
+    return path if path is None or URI.match(path) else os.path.abspath(path)
 
 
 def _time(option: str, text: str | None) -> datetime | None:

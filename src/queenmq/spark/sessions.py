@@ -24,8 +24,11 @@ from .connecting import PGBOUNCER
 from .errors import OptionError
 from .java import java_home
 
-# What an executor on another machine needs of the driver's environment, to reach the database or the server.
-HANDED_ON = ("DATABASE_URL", "PGPASSWORD", PGBOUNCER, "QUEEN_URL", "QUEEN_TOKEN", "QUEEN_ENCRYPTION_KEY")
+# What an executor on another machine needs of the driver's environment, to reach the database, the server or the lake.
+HANDED_ON = (
+    *("DATABASE_URL", "PGPASSWORD", PGBOUNCER, "QUEEN_URL", "QUEEN_TOKEN", "QUEEN_ENCRYPTION_KEY"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL"),
+)
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 # Spark would divide the rows of a stream by the cores that it has. One that is restarted elsewhere must divide them as
 # before, because the ids of written rows depend on it.
