@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--exclude-newer '30 days' --exclude-newer-package 'pyspark=14 days' --custom-compile-command 'make lock'
 
+# Collects the folders, too, that pyproject.toml leaves out of a run of all tests.
+ALSO_SLOW := --override-ini 'norecursedirs=.*'
+
 export PYTHON
 
 # A .venv that was copied from another directory, or whose Python has gone, is rebuilt.
@@ -35,7 +38,7 @@ test-cluster: $(VENV)/.all ## Run the Spark tests that start clusters: local-clu
 
 .PHONY: test-no-java
 test-no-java: $(VENV)/.all ## Run the Spark tests on the Java that pip installs, as on a machine without one
-	@QUEEN_SPARK_JAVA=bundled $(BIN)/python -m pytest tests/spark tests/spark/cluster $(PYTEST_ARGS)
+	@QUEEN_SPARK_JAVA=bundled $(BIN)/python -m pytest $(ALSO_SLOW) tests/spark $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.all ## Check style, types and import contracts
@@ -63,7 +66,7 @@ pipeline-demo: $(VENV)/.all ## Show push, archive, report and replay in three mi
 
 .PHONY: faultlab
 faultlab: $(VENV)/.all ## Run the end-to-end proofs for minutes: workers and PostgreSQL killed under load, 10,000 parked polls
-	@PROOF_SCALE=6 $(BIN)/python -m pytest tests/proof tests/proof/spark tests/storage/test_stress.py tests/storage/test_state_machine.py $(PYTEST_ARGS)
+	@PROOF_SCALE=6 $(BIN)/python -m pytest $(ALSO_SLOW) tests/proof tests/storage/test_stress.py tests/storage/test_state_machine.py $(PYTEST_ARGS)
 
 .PHONY: lock
 lock: ## Refresh the hashed requirements files (needs uv)
