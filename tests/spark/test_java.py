@@ -131,7 +131,12 @@ class TestLauncher:
         home = made(tmp_path / "it's cut", "17", refused=java.VECTOR_FLAG)
         launched = java.java_home(environment | {"JAVA_HOME": str(home)})
         assert launched.is_relative_to(Path(environment["HOME"], ".cache", "queenmq"))
-        assert java.ask(launched / "bin" / "java") == java.Java(home, 17)
+        assert java.ask(launched / "bin" / "java") == java.Java(home, 17, vector=False)
+
+    def test_in_the_place_of_java_home_it_stays(self, tmp_path: Path, environment: dict[str, str]) -> None:
+        home = made(tmp_path / "cut", "17", refused=java.VECTOR_FLAG)
+        launched = java.java_home(environment | {"JAVA_HOME": str(home)})
+        assert java.java_home(environment | {"JAVA_HOME": str(launched)}) == launched
 
     @pytest.mark.parametrize(("version", "left_out"), [("17", False), ("24", True)])
     def test_only_one_that_would_warn_of_it_misses_the_other_flag(

@@ -91,7 +91,9 @@ def ask(program: Path) -> Java | None:
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", said, re.MULTILINE)
     if home is None or version is None:
         return None
-    return Java(Path(home[1].strip()), int(version[1]), vector=bool(flags))
+    java = Java(Path(home[1].strip()), int(version[1]), vector=bool(flags))
+    # A script in front of it, such as our launcher, may have left a flag out; it is that Java which has to take it.
+    return java if _is_same(program, java.program) else ask(java.program)
 
 
 def launcher(program: Path, unknown: Sequence[str], environment: Mapping[str, str]) -> Path:
@@ -148,6 +150,14 @@ def _run(command: list[str]) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stderr + done.stdout if done.returncode == 0 else None
+
+
+def _is_same(program: Path, other: Path) -> bool:
+    """Also when there is no other."""
+    try:
+        return program.samefile(other)
+    except OSError:
+        return True
 
 
 def _sentence(too_old: list[Java]) -> str:
