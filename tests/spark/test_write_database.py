@@ -182,7 +182,7 @@ def test_what_a_full_queue_refuses_again_and_again_is_not_changed(
         if len(pauses) == 2:
             asyncio.run(with_store(database, lambda store: store.pop("q", auto_ack=True)))
 
-    monkeypatch.setattr("queenmq.spark.pushing.time.sleep", pause)
+    monkeypatch.setattr("queenmq.spark.pushing.sleep", pause)
     sealed = [Cipher(bytes.fromhex(KEY)).encrypt(b"%d" % number).decode() for number in range(3)]
     batch = rows(payload=sealed, encrypted=[False, False, True], producer_sub=["a", "b", "c"], queue=["x", "x", None])
     assert write(options, batch) == Tally(3)

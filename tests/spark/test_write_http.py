@@ -221,7 +221,7 @@ def test_accepted_is_as_good_as_stored(alone: Front) -> None:
 
 def test_the_server_says_how_long_to_wait(alone: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("queenmq.spark.pushing.time.sleep", pauses.append)
+    monkeypatch.setattr("queenmq.spark.pushing.sleep", pauses.append)
     fine: Reply = (201, {}, b'[{"status":"queued"}]')
     alone.script = [failure(429, **{"retry-after": "7"}), failure(503), failure(503), failure(429), fine]
     assert write(to_server(alone.url, queue="q"), rows(payload=["1"])) == Tally(1)

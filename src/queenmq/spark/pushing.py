@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import Final, Protocol
 
 from ..domain.segments import Parcel
@@ -92,7 +92,7 @@ class Patience:
 
     def wait(self, why: str, after: float | None = None) -> None:
         """Until the next attempt; `after` seconds or more where the other side said so. WriteRefused at the end."""
-        now = time.monotonic()
+        now = monotonic()
         if self._until is None:
             self._until = now + self._seconds
             _log.warning("a push is repeated for up to %g s: %s", self._seconds, why)
@@ -100,4 +100,4 @@ class Patience:
             raise WriteRefused(f"a push was given up after {self._seconds:g} s (maxRetrySeconds): {why}")
         pause = max(self._pause * random.uniform(0.5, 1.0), after or 0.0)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        time.sleep(min(pause, self._until - now))
+        sleep(min(pause, self._until - now))
