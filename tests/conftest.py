@@ -235,6 +235,14 @@ def embedded_server(servers: dict[str, Server]) -> Server:
 
 
 @pytest.fixture
+async def database(embedded_server: Server) -> AsyncIterator[str]:
+    """An empty, migrated database of the embedded server."""
+    name, schema = await embedded_server.lend()
+    yield embedded_server.database(name)
+    await embedded_server.take_back(name, schema)
+
+
+@pytest.fixture
 async def dsn(server: Server) -> AsyncIterator[str]:
     """An empty, migrated database on each kind of server."""
     name, schema = await server.lend()

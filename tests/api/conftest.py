@@ -7,15 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.api.serving import Api, serving
-from tests.conftest import Server
-
-
-@pytest.fixture
-async def database(embedded_server: Server) -> AsyncIterator[str]:
-    """An empty, migrated database."""
-    name, schema = await embedded_server.lend()
-    yield embedded_server.database(name)
-    await embedded_server.take_back(name, schema)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,17 +24,9 @@ from queenmq.spark.runner import Job, first_state
 from queenmq.storage import holds, pipeline_states
 from queenmq.storage.pipeline_states import PipelineState
 from tests.cli.conftest import DEADLINE, Queen, StartQueen
-from tests.conftest import Server
 from tests.server.running import eventually
 
 PACKAGE = Path(__file__).parents[2] / "src" / "queenmq"
-
-
-@pytest.fixture
-async def database(embedded_server: Server) -> AsyncIterator[str]:
-    name, schema = await embedded_server.lend()
-    yield embedded_server.database(name)
-    await embedded_server.take_back(name, schema)
 
 
 def claimed(database: str, name: str = "archive", label: str | None = None) -> PipelineState:

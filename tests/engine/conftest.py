@@ -8,16 +8,7 @@ import pytest
 
 from queenmq.engine.broker import Broker
 from queenmq.engine.config import EngineConfig
-from tests.conftest import Server
 from tests.engine.relay import Relay
-
-
-@pytest.fixture
-async def database(embedded_server: Server) -> AsyncIterator[str]:
-    """An empty, migrated database."""
-    name, schema = await embedded_server.lend()
-    yield embedded_server.database(name)
-    await embedded_server.take_back(name, schema)
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import asyncpg
 import pytest
 
 from benchmarks.processes import tree
-from tests.conftest import Server
 
 QUEEN = Path(sys.executable).parent / "queen"
 PATIENCE = 60.0
@@ -65,13 +64,6 @@ class Serve(Protocol):
     """Starts a server; keywords are environment variables."""
 
     def __call__(self, workers: int, **environment: str) -> Serving: ...
-
-
-@pytest.fixture
-async def database(embedded_server: Server) -> AsyncIterator[str]:
-    name, schema = await embedded_server.lend()
-    yield embedded_server.database(name)
-    await embedded_server.take_back(name, schema)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -18,14 +18,6 @@ class StartServer(Protocol):
     """Starts `queen serve` with arguments; keywords are environment variables, `before` is shell code."""
 
     def __call__(self, *arguments: str, before: str = "", **environment: str) -> Server: ...
-
-
-@pytest.fixture
-async def database(embedded_server: DatabaseServer) -> AsyncIterator[str]:
-    """An empty, migrated database."""
-    name, schema = await embedded_server.lend()
-    yield embedded_server.database(name)
-    await embedded_server.take_back(name, schema)
 
 
 @pytest.fixture

@@ -6,13 +6,12 @@ settings puts them back.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 import queenmq.spark
-from tests.conftest import Server
 
 CORES = 2
 
@@ -35,11 +34,3 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
-
-
-@pytest.fixture
-async def database(embedded_server: Server) -> AsyncIterator[str]:
-    """The URL of an empty, migrated database."""
-    name, schema = await embedded_server.lend()
-    yield embedded_server.database(name)
-    await embedded_server.take_back(name, schema)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from queenmq.cli.exits import Exit
 from queenmq.spark.connecting import call
 from queenmq.storage import pipeline_states
 from queenmq.storage.pipeline_states import PipelineState
-from tests.conftest import Server
 from tests.proof.traffic import SCALE
 from tests.server.running import QUEEN, eventually
 
@@ -56,13 +55,6 @@ class Archive:
         rows = [line.split(None, 2) for line in listed.splitlines()]
         [pid] = [int(pid) for pid, parent, name in rows if int(parent) == self.process.pid and name == "java"]
         return pid
-
-
-@pytest.fixture
-async def database(embedded_server: Server) -> AsyncIterator[str]:
-    name, schema = await embedded_server.lend()
-    yield embedded_server.database(name)
-    await embedded_server.take_back(name, schema)
 
 
 @pytest.fixture
