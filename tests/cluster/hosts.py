@@ -198,5 +198,5 @@ class Net:
 
 
 def _settled(host: Host) -> bool:
-    gateway = host.gateway
-    return not gateway._audience.vague and not any(one.unsent for one in host.bus._siblings.values())
+    audience = host.gateway._audience
+    return not audience.vague and not audience.unheard and not any(one.unsent for one in host.bus._siblings.values())

@@ -90,6 +90,7 @@ async def test_when_nothing_is_known_of_a_server_it_is_told_everything(net: Net)
     a, b, c = await three(net)
     b.wire.loses = lambda packet: packet.kind is Kind.CONSUMER_REGISTERED
     b.bus.arrived("orders")
+    await until(lambda: "b" in a.gateway._audience.vague)
     await until(lambda: "" in next(iter(a.bus._siblings.values())).waits_for)
     assert not a.gateway._audience.presence.servers("orders")
     a.bus.pushed([("orders", "p1")])
@@ -99,8 +100,6 @@ async def test_when_nothing_is_known_of_a_server_it_is_told_everything(net: Net)
 
 async def test_before_anybody_is_heard_news_goes_everywhere(net: Net) -> None:
     a = net.start("a", ["b", "c"])
-    a.gateway._siblings.arrived(None)
-    await until(lambda: len(a.gateway._peers.addresses()) == 2)
     await until(lambda: "" in next(iter(a.bus._siblings.values())).waits_for)
     a.bus.pushed([("orders", "p1")])
     await until(lambda: a.wire.count(Kind.MESSAGE_AVAILABLE) >= 2)
@@ -108,6 +107,33 @@ async def test_before_anybody_is_heard_news_goes_everywhere(net: Net) -> None:
         net.ports("b", "c")
     )
     assert a.stats["consumer_presence"]["notifications_broadcast"] == 1
+
+
+async def test_news_for_a_single_peer_with_consumers_counts_as_targeted(net: Net) -> None:
+    a = net.start("a", ["b"])
+    b = net.start("b", ["a"])
+    await net.met()
+    await waits(net, b, "orders")
+    a.bus.pushed([("orders", "p1")])
+    a.bus.freed("orders", "p1", "billing")
+    await until(lambda: len(b.worker.pushes) == len(b.worker.frees) == 1)
+    presence = a.stats["consumer_presence"]
+    assert (presence["notifications_targeted"], presence["notifications_broadcast"]) == (2, 0)
+
+
+async def test_a_peer_whose_address_is_found_late_is_told_everything_too(net: Net) -> None:
+    """Its name had no address when this server began."""
+    a = net.start("a", ["x"])
+    await until(lambda: a.gateway._audience.unheard == net.ports("x"))
+    await until(lambda: not a.gateway._audience.unheard)
+    b = net.start("b", [])  # it says nothing
+    a.gateway._peers._found["b.late.invalid", 1] = net.ports("b")
+    await until(lambda: a.gateway._audience.unheard == net.ports("b"))
+    await until(lambda: "" in next(iter(a.bus._siblings.values())).waits_for)
+    b.bus.arrived("orders")
+    await until(lambda: bool(b.gateway._here))
+    a.bus.pushed([("orders", "p1")])
+    await until(lambda: b.worker.pushes == [("orders", "p1")])
 
 
 async def test_who_waits_no_longer_is_not_told_any_more(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """The other servers as those to be told something: where they are, who is alive, and what each waits for.
 
 It waits among the siblings for what the other servers wait for. A living server of which we do not know for sure what
-it waits for is told everything, and so is, until it would count as dead, whoever has not been heard yet.
+it waits for is told everything. So is an address from which no heartbeat has come yet, until a server there would count
+as dead. As long as there is one of either kind, the gateway asks the workers for the news of every queue.
 """
 
 from __future__ import annotations
@@ -28,25 +29,28 @@ class Audience:
         self._siblings = siblings
         self._dead_after = dead_after
         self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
         self.vague: dict[str, float] = {}
+        self.unheard: list[Address] = []
+        self._found: dict[Address, float] = {}
 
     # Whom to tell
 
+    def consumers_of(self, name: str) -> list[Address]:
+        """The servers that said that they wait for it."""
+        return self._at(self.presence.servers(name))
+
     def waiting_for(self, name: str) -> list[Address]:
-        return self._at(self.presence.servers(name) | self.vague.keys()) + self._strangers()
+        """The same, and all that may wait for it."""
+        return list(dict.fromkeys((*self._at(self.presence.servers(name) | self.vague.keys()), *self.unheard)))
 
     def living(self) -> list[Address]:
-        return self._at(self.alive()) + self._strangers()
+        return list(dict.fromkeys((*self._at(self.alive()), *self.unheard)))
 
     def alive(self) -> list[str]:
         return [each for each in self.health.servers if self.health.alive(each)]
 
     def _at(self, servers: Iterable[str]) -> list[Address]:
         return [address for each in servers if (address := self.peers.address(each)) is not None]
-
-    def _strangers(self) -> list[Address]:
-        return self.peers.strangers() if self._loop.time() - self._began < self._dead_after else []
 
     def silent(self) -> list[object]:
         """Who should be heard, and is not."""
@@ -56,9 +60,12 @@ class Audience:
 
     def beat(self, server: str, session: int, queues: int) -> Seen:
         """It is alive, and waits for so many things."""
-        seen = self.health.heard(server, session, self._loop.time())
+        now = self._loop.time()
+        seen = self.health.heard(server, session, now)
         self.presence.told(server, queues)
         self._judge(server)
+        if seen is Seen.FIRST:
+            self._note_unheard(now)
         return seen
 
     def registered(self, name: str, server: str) -> None:
@@ -76,7 +83,7 @@ class Audience:
         self._judge(server)
 
     def take_stock(self) -> list[str]:
-        """Who has died since the last time."""
+        """Who has died since the last time. To be asked at every heartbeat."""
         now = self._loop.time()
         lost = self.health.expired(now)
         for server in lost:
@@ -86,7 +93,26 @@ class Audience:
             if now - since > _VAGUE:  # it has told what we missed, and we hold what it has left
                 self.forget(server)
                 self.vague[server] = now
+        self._note_unheard(now)
         return lost
+
+    def _note_unheard(self, now: float) -> None:
+        """The addresses that were found a short time ago and from which no heartbeat has come. An address that is known
+        keeps the time when it was found, so that a server that died is not told everything once more."""
+        self._found = {address: self._found.get(address, now) for address in self.peers.addresses()}
+        heard = set(self._at(self.health.servers))
+        before, self.unheard = (
+            self.unheard,
+            [
+                address
+                for address, found in self._found.items()
+                if address not in heard and now - found < self._dead_after
+            ],
+        )
+        if self.unheard and not before:
+            self._siblings.arrived(None)
+        elif before and not self.unheard:
+            self._siblings.left(None)
 
     def _ended(self, names: Iterable[str]) -> None:
         for name in names:

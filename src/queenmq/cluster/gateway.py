@@ -200,18 +200,19 @@ class Gateway:
         if self._news[queue] > _MOST_NEWS:
             self.held_back += 1
             return
-        self._say((type(message), queue, *names), message, lambda: self._audience.waiting_for(queue))
+        if self._say((type(message), queue, *names), message, lambda: self._audience.waiting_for(queue)):
+            targeted = set(self._audience.consumers_of(queue)).issuperset(self._audience.waiting_for(queue))
+            self.targeted += targeted
+            self.broadcast += not targeted
 
     # Sending
 
-    def _say(self, name: Hashable, message: Message, to: Callable[[], list[Address]]) -> None:
-        """Now, and a few times more."""
-        if self._send(message, addresses := to()):
+    def _say(self, name: Hashable, message: Message, to: Callable[[], list[Address]]) -> bool:
+        """Now, and a few times more. False: there is no server to send it to, or it is too large."""
+        sent = self._send(message, to())
+        if sent:
             self._echoes.add(name, lambda: self._repeat(message, to))
-            if isinstance(message, MessageAvailable | PartitionFree):
-                every = len(addresses) >= len(self._peers.addresses())
-                self.broadcast += every
-                self.targeted += not every
+        return sent
 
     def _repeat(self, message: Message, to: Callable[[], list[Address]]) -> None:
         self._send(message, to())
