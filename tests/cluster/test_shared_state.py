@@ -269,19 +269,34 @@ async def test_the_statistics_are_those_of_all_workers_together(
         one.shared.memory.configs.put("orders", CONFIG)
         one.shared.memory.configs.get("orders")
         one.shared.memory.configs.get("unknown")
-    monkeypatch.setattr("queenmq.cluster.shared_state._PATIENCE", 60)  # nobody waits once all have answered
+    monkeypatch.setattr("queenmq.cluster.statistics._PATIENCE", 60)  # nobody waits once all have answered
     stats = await workers[0].shared.stats()
     assert stats["local_sidecars"] == 3
-    assert stats["queue_config_cache"] == {"size": 3, "hits": 3, "misses": 3, "hit_rate": 0.5}
+    assert stats["queue_config_cache"] == {"size": 1, "hits": 3, "misses": 3, "hit_rate": 0.5}
     assert stats["group_backoff"] == {"groups_tracked": 3, "groups_in_flight": 0, "groups_backed_off": 3}
-    assert stats["waiters"] == {"waiters": 6, "queues": 3}
+    assert stats["waiters"] == {"waiters": 6, "queues": 0}
     assert stats["lease_hints"]["accuracy"] == 1.0
     assert stats["silent_workers"] == []
-    assert workers[0].shared._answers == {} == workers[0].shared._asked
+    assert workers[0].shared._statistics._open == {}
+
+
+async def test_a_queue_that_several_workers_know_counts_once(
+    workers: list[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many more than one datagram can name, of which the workers know overlapping parts."""
+    monkeypatch.setattr("queenmq.cluster.statistics._PATIENCE", 60)
+    for number, one in enumerate(workers):
+        known = range(number * 1000, number * 1000 + 2000)
+        one.shared.memory.configs.put_all({f"queue {each}": CONFIG for each in known})
+        for queue, partition in (("orders", None), ("orders", "p1"), (f"bills {number}", None), (None, None)):
+            one.shared.arrived(queue, partition)
+    stats = await workers[1].shared.stats()
+    assert stats["queue_config_cache"]["size"] == 4000
+    assert stats["waiters"]["queues"] == 4
 
 
 async def test_a_worker_that_does_not_answer_is_named(workers: list[Worker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queenmq.cluster.shared_state._PATIENCE", 0.05)
+    monkeypatch.setattr("queenmq.cluster.statistics._PATIENCE", 0.05)
     inbox = workers[2].shared.siblings._inbox
     assert inbox is not None
     asyncio.get_running_loop().remove_reader(inbox)

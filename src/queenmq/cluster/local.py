@@ -17,6 +17,7 @@ class Local(IntEnum):
     CLOCK = 1003
     STATS_WANTED = 1004
     STATS = 1005
+    QUEUES = 1006
 
 
 class Server(msgspec.Struct, array_like=True):
@@ -46,6 +47,14 @@ class Stats(msgspec.Struct, array_like=True):
     stats: dict[str, Any]
 
 
+class Queues(msgspec.Struct, array_like=True):
+    """A part of an answer: queues of one kind, as their hashes one after the other."""
+
+    question: int
+    kind: str
+    hashes: bytes
+
+
 _encoder = msgspec.msgpack.Encoder()
 _DECODERS: dict[Local, msgspec.msgpack.Decoder[Any]] = {
     Local.SERVER_SEEN: msgspec.msgpack.Decoder(Server),
@@ -53,10 +62,11 @@ _DECODERS: dict[Local, msgspec.msgpack.Decoder[Any]] = {
     Local.CLOCK: msgspec.msgpack.Decoder(Clock),
     Local.STATS_WANTED: msgspec.msgpack.Decoder(StatsWanted),
     Local.STATS: msgspec.msgpack.Decoder(Stats),
+    Local.QUEUES: msgspec.msgpack.Decoder(Queues),
 }
 
 
-def encode(notice: Server | Clock | StatsWanted | Stats | None) -> bytes:
+def encode(notice: Server | Clock | StatsWanted | Stats | Queues | None) -> bytes:
     return b"" if notice is None else _encoder.encode(notice)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -37,11 +37,11 @@ from .messages import (
 )
 from .packets import Kind
 from .siblings import Siblings, singly
+from .statistics import CONFIGURED, WAITED_FOR, QueueSets, Statistics
 
 _BRIEF: Final = 0.02  # seconds; a lease that is over before is not worth telling of
 _SHARE: Final = 5  # of a lease's time, this part is how long a hint counts
 _LEASE_BY_DEFAULT: Final = 60
-_PATIENCE: Final = 0.5  # seconds for the siblings' statistics
 
 _log = logging.getLogger(__name__)
 
@@ -98,9 +98,7 @@ class SharedState:
         self._loop = asyncio.get_running_loop()
         self._brief: dict[tuple[str, str], tuple[float, str]] = {}
         self._telling: asyncio.TimerHandle | None = None
-        self._questions = 0
-        self._answers: dict[int, dict[int, dict[str, Any]]] = {}
-        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._statistics = Statistics(number, siblings)
 
     def listen(self, room: Room, refresh: Callable[[], None], unknown: Callable[[str], None]) -> None:
         """`refresh`: read the configurations again; `unknown`: the one of this queue is wanted."""
@@ -286,10 +284,9 @@ class SharedState:
             case Local.REFRESH:
                 self._refresh()
             case Local.STATS_WANTED:
-                answer = local.encode(local.Stats(self.number, notice.question, self.own_stats()))
-                self.siblings.tell_one(notice.by, Local.STATS, ("stats", str(notice.question)), answer)
-            case Local.STATS:
-                self._answered(notice)
+                self._statistics.answer(notice, self.own_stats(), self.own_queues())
+            case Local.STATS | Local.QUEUES:
+                self._statistics.answered(notice)
 
     def clock(self, now_ms: int) -> None:
         """The database's time, for the gateway."""
@@ -303,63 +300,21 @@ class SharedState:
     # Statistics
 
     def own_stats(self) -> dict[str, Any]:
-        """Of this worker, only numbers that can be added to those of others."""
+        """Of this worker: numbers that can be added to those of others, and in `own_queues` what cannot."""
         configs, waiting = self.memory.configs.stats(), self._room.stats() if self._room is not None else {}
         return {
             "queue_config_cache": configs,
             "partition_id_cache": self.memory.stats(),
             "lease_hints": self.hints.stats(),
             "local_sidecars": 1,
-            "waiters": {name: waiting.get(name, 0) for name in ("waiters", "queues")},
+            "waiters": {"waiters": waiting.get("waiters", 0)},
             "group_backoff": {name: count for name, count in waiting.items() if name.startswith("groups_")},
             "siblings": {name: count for name, count in self.siblings.stats().items() if isinstance(count, int)},
         }
 
+    def own_queues(self) -> QueueSets:
+        return {CONFIGURED: self.memory.configs.snapshot.keys(), WAITED_FOR: self.siblings.queues_waited_for_here()}
+
     async def stats(self) -> dict[str, Any]:
-        """Of this server: its workers together, and the gateway. Who does not answer in time is left out, and named."""
-        parts = {self.number: self.own_stats()} | await self._ask()
-        gateway = parts.pop(self.gateway, {}) if self.gateway is not None else {}
-        merged: dict[str, Any] = {}
-        for part in parts.values():
-            _add(merged, part)
-        _rate(merged["queue_config_cache"], "hit_rate", "hits", "misses")
-        hints = merged["lease_hints"]
-        checked = hints["hints_right"] + hints["hints_wrong"]
-        hints["accuracy"] = round(hints["hints_right"] / checked, 4) if checked else 1.0
-        silent = [number for number in self.siblings.numbers if number not in parts and number != self.gateway]
-        return merged | {"silent_workers": silent} | gateway
-
-    async def _ask(self) -> dict[int, dict[str, Any]]:
-        if not self.siblings.numbers:
-            return {}
-        self._questions += 1
-        question = self._questions
-        self._answers[question] = {}
-        self._asked[question] = self._loop.create_future()
-        wanted = local.encode(local.StatsWanted(self.number, question))
-        self.siblings.tell(Local.STATS_WANTED, ("asked", str(question)), wanted)
-        await asyncio.wait([self._asked[question]], timeout=_PATIENCE)
-        del self._asked[question]
-        return self._answers.pop(question)
-
-    def _answered(self, notice: local.Stats) -> None:
-        answers = self._answers.get(notice.question)
-        if answers is None:
-            return
-        answers[notice.of] = notice.stats
-        asked = self._asked.get(notice.question)
-        if asked is not None and not asked.done() and len(answers) == len(self.siblings.numbers):
-            asked.set_result(None)
-
-
-def _add(total: dict[str, Any], part: Mapping[str, Any]) -> None:
-    for name, value in part.items():
-        if isinstance(value, Mapping):
-            _add(total.setdefault(name, {}), value)
-        else:
-            total[name] = total.get(name, 0) + value
-
-
-def _rate(of: dict[str, Any], name: str, good: str, bad: str) -> None:
-    every = of[good] + of[bad]
-    of[name] = round(of[good] / every, 3) if every else 0.0
+        """Of this server: its workers together, and the gateway."""
+        return await self._statistics.of_server(self.own_stats(), self.own_queues(), self.gateway)

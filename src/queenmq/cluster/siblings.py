@@ -159,6 +159,9 @@ class Siblings:
     def waited_for_here(self, name: str) -> bool:
         return name in self._here or name in self._resting
 
+    def queues_waited_for_here(self) -> list[str]:
+        return [name for name in self._here if name != ANYWHERE and not name.endswith(_SINGLY)]
+
     def glimpsed(self, name: str) -> None:
         """Somebody has asked for this without waiting, and may do so again."""
         if name not in self._here:
