@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+from starlette.types import ASGIApp
 
 from queenmq import __version__
 from queenmq.engine.broker import Broker
@@ -17,6 +19,17 @@ from tests.api.asgi import ask
 from tests.api.serving import Api
 from tests.conftest import Server
 from tests.engine.relay import Relay
+
+
+async def health(app: ASGIApp) -> tuple[int, str, str]:
+    status, body, _ = await ask(app, "GET", "/health")
+    return status, body["status"], body["database"]
+
+
+async def until_health(app: ASGIApp, wanted: tuple[int, str, str]) -> None:
+    async with asyncio.timeout(20):
+        while await health(app) != wanted:
+            await asyncio.sleep(0.05)
 
 
 async def test_health_names_the_server_and_its_database(api: Api) -> None:
@@ -56,7 +69,7 @@ async def test_an_old_schema_makes_a_worker_not_ready_but_alive(api: Api) -> Non
     assert (await api.http.get("/health")).status_code == 200
 
 
-async def test_a_database_that_is_gone_makes_a_worker_not_ready_but_alive(
+async def test_a_database_that_is_gone_makes_a_worker_neither_ready_nor_healthy(
     api: Api, database: str, embedded_server: Server
 ) -> None:
     """Its database is taken away while it runs."""
@@ -70,7 +83,7 @@ async def test_a_database_that_is_gone_makes_a_worker_not_ready_but_alive(
         assert answer.status_code == 503
         assert len(answer.json()["reasons"]) == 1
         health = await api.http.get("/health")
-        assert (health.status_code, health.json()["status"]) == (200, "healthy")
+        assert (health.status_code, health.json()["status"]) == (503, "unhealthy")
     finally:
         await admin.execute(f"alter database {name} with allow_connections true")
         await admin.close()
@@ -105,6 +118,57 @@ async def test_a_connection_on_which_nothing_comes_back_is_not_waited_for(databa
         finally:
             await relay.cut()
             await broker.close()
+
+
+class TestHealthOfAnIdleWorker:
+    """Nothing but /health is asked of it, so nothing else tells it how its database is."""
+
+    @pytest.fixture
+    async def relay(self, database: str) -> AsyncIterator[Relay]:
+        async with Relay(database) as relay:
+            yield relay
+
+    @pytest.fixture
+    async def app(self, relay: Relay) -> AsyncIterator[ASGIApp]:
+        broker = await Broker.open(EngineConfig(dsn=relay.dsn, connections=2, admin_connections=1))
+        try:
+            yield build(broker, Limits())
+        finally:
+            await relay.cut()
+            await broker.close()
+
+    async def test_it_notices_that_the_database_is_away_and_that_it_is_back(self, app: ASGIApp, relay: Relay) -> None:
+        assert await health(app) == (200, "healthy", "connected")
+        await relay.down()
+        await until_health(app, (503, "unhealthy", "disconnected"))
+        relay.up()
+        await until_health(app, (200, "healthy", "connected"))
+
+    async def test_a_database_that_was_never_there_is_disconnected(self, app: ASGIApp, relay: Relay) -> None:
+        await relay.down()
+        assert await health(app) == (503, "unhealthy", "disconnected")
+
+    async def test_a_connection_on_which_nothing_comes_back_is_replaced(self, app: ASGIApp, relay: Relay) -> None:
+        assert await health(app) == (200, "healthy", "connected")
+        relay.fall_silent()
+        await until_health(app, (503, "unhealthy", "disconnected"))
+        await until_health(app, (200, "healthy", "connected"))
+
+    async def test_the_refusal_has_the_shape_of_an_error(self, app: ASGIApp, relay: Relay) -> None:
+        await relay.down()
+        _, body, _ = await ask(app, "GET", "/health")
+        assert (body["code"], body["field"]) == ("database_unavailable", None)
+        assert "database" in body["error"]
+
+    async def test_many_who_ask_share_one_connection(self, app: ASGIApp, relay: Relay) -> None:
+        answers = await asyncio.gather(*(health(app) for _ in range(200)))
+        assert set(answers) == {(200, "healthy", "connected")}
+        assert relay.accepted == 1
+        await relay.down()
+        await until_health(app, (503, "unhealthy", "disconnected"))
+        tried = relay.accepted
+        await asyncio.gather(*(health(app) for _ in range(200)))
+        assert relay.accepted <= tried + 1
 
 
 async def test_a_stopping_worker_is_not_ready(database: str) -> None:

@@ -29,6 +29,7 @@ class Relay:
         self._silent: set[asyncio.StreamWriter] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.lost = 0
+        self.accepted = 0
         self.dsn = ""
 
     async def __aenter__(self) -> Relay:
@@ -80,6 +81,7 @@ class Relay:
         self._refuses = False
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         if self._refuses:
             writer.transport.abort()
             return

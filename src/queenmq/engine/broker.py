@@ -35,6 +35,7 @@ from .errors import Stopping
 from .leases import LeaseMemory
 from .links import Links
 from .pops import Pops
+from .probe import PATIENCE, Probe
 from .pushes import Pushes
 from .refreshing import Refresher
 from .renewals import Renewals
@@ -65,6 +66,7 @@ class Broker:
         self._links = Links(partial(_connect, config), half)
         # A lease that a crash of PostgreSQL loses is a delivery that happens again, which it may: no wait for the disk.
         self._pop_links = Links(partial(_connect, config, lazy_commit=True), half)
+        self.probe = Probe(partial(_connect, config, connect_timeout=PATIENCE))
         self.leases = LeaseMemory()
         self.budget = Budget(config.max_pending_bytes)
         self._tidier = Tidier()
@@ -136,6 +138,7 @@ class Broker:
             self._tidying.cancel()
         self._refresher.close()
         self.shared.close()
+        await self.probe.close()
         await self._links.close()
         await self._pop_links.close()
         await self.store.close()
@@ -234,10 +237,12 @@ def _alone(directory: Directory) -> SharedState:
     return SharedState(Siblings(0, None, {}), directory)
 
 
-async def _connect(config: EngineConfig, *, lazy_commit: bool = False) -> asyncpg.Connection:
+async def _connect(
+    config: EngineConfig, *, lazy_commit: bool = False, connect_timeout: float | None = None
+) -> asyncpg.Connection:
     return await connect(
         config.dsn,
-        connect_timeout=config.connect_timeout,
+        connect_timeout=connect_timeout or config.connect_timeout,
         statement_timeout_ms=config.statement_timeout_ms,
         pgbouncer=config.pgbouncer,
         lazy_commit=lazy_commit,

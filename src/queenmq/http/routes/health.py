@@ -22,15 +22,19 @@ PATIENCE: Final = 1.0
 
 
 async def health(context: Context, call: Call) -> Answer:
-    """200 as long as the worker runs: what the database does is told, but does not count."""
+    """200 while PostgreSQL answers this worker, else 503, as clients of Queen MQ expect. It asks PostgreSQL itself, so
+    that a worker without traffic knows it too."""
+    connected = await context.broker.probe.answers()
     report = {
-        "status": "healthy",
-        "database": "connected" if context.broker.healthy else "disconnected",
+        "status": "healthy" if connected else "unhealthy",
+        "database": "connected" if connected else "disconnected",
         "server": socket.gethostname(),
         "worker_id": context.worker_id,
         "version": __version__,
         "queen": {"worker_id": context.worker_id, "status": "stopping" if context.draining() else "active"},
     }
+    if not connected:
+        return failure(503, "The database does not answer this worker.", DatabaseUnavailable.code, more=report)
     return Answer(200, msgspec.json.encode(report))
 
 
