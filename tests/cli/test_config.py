@@ -44,9 +44,46 @@ def test_every_bad_setting_is_one_sentence_and_the_start_stops(queen: Queen) -> 
         assert answer.returncode == Exit.USAGE
         assert answer.stdout == ""
         lines = answer.stderr.splitlines()
-        assert len(lines) == 3
+        assert [line.split()[1] for line in lines] == ["warning:", "DATABASE_URL", "DB_POOL_SIZE"]
         assert all(line.startswith("queen: ") for line in lines)
         assert "hunter2" not in answer.stderr
+
+
+OF_KUBERNETES = {"QUEEN_SERVICE_HOST": "10.0.0.1", "QUEEN_PORT": "tcp://10.0.0.1:6632"}
+STRANGE = {"QUEEN_SRC": "/x", "DB_IDLE_TIMEOUT": "1", **OF_KUBERNETES}
+UNKNOWN = "QUEEN_SRC is not a setting of this version; `queen config --markdown` lists the settings there are."
+USELESS = "DB_IDLE_TIMEOUT has no effect on this server: connections to PostgreSQL stay open."
+
+
+def test_a_variable_that_is_not_known_is_one_warning(queen: Queen) -> None:
+    answer = queen("config", "--json", **STRANGE)
+    assert answer.returncode == Exit.OK
+    assert answer.stderr.splitlines() == [f"queen: warning: {UNKNOWN}", f"queen: warning: {USELESS}"]
+    assert json.loads(answer.stdout)
+
+
+def test_strict_fails_for_a_variable_that_is_not_known(queen: Queen) -> None:
+    answer = queen("config", "--strict", **STRANGE)
+    assert (answer.returncode, answer.stdout) == (Exit.USAGE, "")
+    assert answer.stderr.splitlines() == [f"queen: warning: {USELESS}", f"queen: {UNKNOWN}"]
+
+
+def test_strict_says_everything_that_is_wrong(queen: Queen) -> None:
+    answer = queen("config", "--strict", QUEEN_SRC="/x", DB_POOL_SIZE="many")
+    assert answer.returncode == Exit.USAGE
+    assert [line.split()[1] for line in answer.stderr.splitlines()] == ["DB_POOL_SIZE", "QUEEN_SRC"]
+
+
+def test_strict_passes_when_all_is_well(queen: Queen) -> None:
+    answer = queen("config", "--strict", QUEEN_SERVICE_HOST="10.0.0.1", DB_POOL_SIZE="7")
+    assert (answer.returncode, answer.stderr) == (Exit.OK, "")
+    assert "DB_POOL_SIZE" in answer.stdout
+
+
+def test_a_setting_that_was_given_by_another_name_is_shown_as_set(queen: Queen) -> None:
+    answer = queen("config", "--json", POP_WAIT_BASE_INTERVAL_MS="77")
+    (shown,) = [each for each in json.loads(answer.stdout) if each["name"] == "POP_WAIT_INITIAL_INTERVAL_MS"]
+    assert (shown["value"], shown["source"]) == (77, "env")
 
 
 def test_the_documentation_is_the_one_made_from_the_settings(queen: Queen) -> None:

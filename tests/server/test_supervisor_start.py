@@ -182,3 +182,11 @@ def test_secrets_are_on_no_command_line(shared: Server) -> None:
     servers = [line for line in shown.splitlines() if "queen" in line and "postgres" not in line]
     assert servers
     assert not any(database in line for line in servers)
+
+
+def test_variables_that_are_no_settings_do_not_stop_the_start(start_server: StartServer, database: str) -> None:
+    """One that may be misspelt is one warning, what Kubernetes sets for a Service is none."""
+    strange = {"QUEEN_SRC": "/x", "QUEEN_SERVICE_HOST": "10.0.0.1", "QUEEN_PORT": "tcp://10.0.0.1:6632"}
+    server = start_server(DATABASE_URL=database, QUEEN_PG_PORT="tcp://10.0.0.1:5432", **strange).wait_ready()
+    warned = [entry["message"] for entry in server.log if entry["level"] == "warning"]
+    assert [sentence.split()[0] for sentence in warned] == ["QUEEN_SRC"]

@@ -34,6 +34,11 @@ def complain(sentence: str) -> None:
     err.print(Text.assemble(("queen: ", "bold red"), " ".join(sentence.split())), soft_wrap=True)
 
 
+def warn(sentence: str) -> None:
+    """Show what the command goes on in spite of, on one line."""
+    err.print(Text.assemble(("queen: warning: ", "bold yellow"), " ".join(sentence.split())), soft_wrap=True)
+
+
 def line(label: str, value: str) -> None:
     """Show one labelled value, unbroken so that it can be copied."""
     out.print(Text.assemble("  ", (f"{label:<10}", "bold"), value), soft_wrap=True)

@@ -7,7 +7,6 @@ otherwise start it for as long as the command takes.
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Annotated
 
 import typer
@@ -15,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from queenmq.cli.console import complain, out, report
+from queenmq.cli.environment import settings as read_settings
 from queenmq.cli.exits import Exit
 from queenmq.cli.psql import run_psql
 from queenmq.server.database import open_database
-from queenmq.server.settings import Settings
 from queenmq.server.sweep import sweep as sweep_once
 from queenmq.storage.migrate import check as check_schema
 from queenmq.storage.migrate import migrate as migrate_schema
@@ -32,7 +31,7 @@ app = typer.Typer(no_args_is_help=True, help="Look after the database.")
 @app.command()
 def migrate() -> None:
     """Apply the migrations that the database does not have yet."""
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     with open_database(settings, report) as database:
         done = asyncio.run(
             migrate_schema(
@@ -50,7 +49,7 @@ def migrate() -> None:
 @app.command()
 def status() -> None:
     """List the migrations and whether the database has them."""
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     with open_database(settings, report) as database:
         states = asyncio.run(
             schema_status(database.dsn, connect_timeout=settings.connect_timeout, pgbouncer=settings.pgbouncer)
@@ -67,7 +66,7 @@ def status() -> None:
 @app.command()
 def check() -> None:
     """Look for inconsistencies in the schema and the data. Prints nothing but "ok" when there are none."""
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     with open_database(settings, report) as database:
         problems = asyncio.run(
             check_schema(database.dsn, connect_timeout=settings.connect_timeout, pgbouncer=settings.pgbouncer)
@@ -82,7 +81,7 @@ def check() -> None:
 @app.command()
 def sweep() -> None:
     """Remove what is no longer kept, once: expired messages, overdue ones, idle partitions, leftovers, old metrics."""
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     with open_database(settings, report) as database:
         removed = asyncio.run(sweep_once(settings, database.dsn, report))
     shown = Table(box=None, pad_edge=False, show_header=False)
@@ -94,7 +93,7 @@ def sweep() -> None:
 @app.command()
 def url() -> None:
     """Print the database's URL, with its password, for other programs: over TCP where QUEEN_PG_PORT is set."""
-    with open_database(Settings.from_env(os.environ), report) as database:
+    with open_database(read_settings(), report) as database:
         print(database.tcp_dsn or database.dsn)
 
 
@@ -103,7 +102,7 @@ def psql(
     arguments: Annotated[list[str] | None, typer.Argument(help="Passed on to psql, for example -c 'SELECT 1'.")] = None,
 ) -> None:
     """Open psql on the database."""
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     with open_database(settings, report) as database:
         code = run_psql(database.dsn, arguments or [], bin_dir=settings.embedded_bin)
     raise typer.Exit(_PSQL_EXITS.get(code, Exit.DATABASE))

@@ -27,10 +27,10 @@ from rich.table import Table
 from rich.text import Text
 
 from queenmq.cli.console import complain, out, report
+from queenmq.cli.environment import settings as read_settings
 from queenmq.cli.exits import Exit
 from queenmq.cli.pipeline_progress import Shown
 from queenmq.server.database import open_database
-from queenmq.server.settings import Settings
 from queenmq.spark.errors import JavaMissing, NotReady, OptionError, PipelineError, SparkError, Unreachable
 from queenmq.spark.pipelines import registry, window_spec
 from queenmq.spark.pipelines.base import Arguments, Outcome
@@ -210,7 +210,7 @@ def _waited(dsn: str, ids: list[str], timeout: float) -> list[str]:
 @contextmanager
 def _database() -> Iterator[tuple[str, str]]:
     """The URL of the configured or embedded database, and the same without its password."""
-    with open_database(Settings.from_env(os.environ), report) as database:
+    with open_database(read_settings(), report) as database:
         yield database.dsn, without_password(database.dsn)[0]
 
 

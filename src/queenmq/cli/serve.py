@@ -13,12 +13,12 @@ from typing import Annotated
 import typer
 
 from queenmq import __version__
-from queenmq.cli.console import line, out, unread
+from queenmq.cli.console import line, out, unread, warn
 from queenmq.server.database import Database
 from queenmq.server.kinds import redact_url
 from queenmq.server.serve import Started
 from queenmq.server.serve import serve as run
-from queenmq.server.settings import Settings, SettingsError, default_data_dir
+from queenmq.server.settings import Settings, SettingsError, default_data_dir, warnings
 
 # What names a database, or belongs to the embedded one: `--database-url` stands in their place.
 _INSTEAD_OF_URL = ("PG_HOST", "PG_PORT", "PG_USER", "PG_PASSWORD", "PG_DB", "QUEEN_PG_BIN", "QUEEN_PG_PORT")
@@ -45,18 +45,25 @@ def serve(
         "--data-dir": ("QUEEN_DATA_DIR", data_dir),
         "--database-url": ("DATABASE_URL", database_url),
     }
-    run(_settings({option: (name, text) for option, (name, text) in given.items() if text is not None}), ready=_ready)
+    options = {option: (name, text) for option, (name, text) in given.items() if text is not None}
+    environ = _environ(options)
+    run(_settings(environ, options), ready=_ready, warnings=warnings(environ))
 
 
-def _settings(options: Mapping[str, tuple[str, str]]) -> Settings:
+def _environ(options: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     environ = dict(os.environ)
     if "--database-url" in options:
         for name in _INSTEAD_OF_URL:
             environ.pop(name, None)
-    environ |= dict(options.values())
+    return environ | dict(options.values())
+
+
+def _settings(environ: Mapping[str, str], options: Mapping[str, tuple[str, str]]) -> Settings:
     try:
         return Settings.from_env(environ)
     except SettingsError as error:
+        for sentence in warnings(environ):  # a name that was misspelt may be what is missing
+            warn(sentence)
         # Speak of what the user wrote.
         written = {name: option for option, (name, _) in options.items()}
         said = [problem.partition(" ") for problem in error.problems]

@@ -24,6 +24,7 @@ class Row:
     doc: str
     secret: bool
     compute: Callable[[Mapping[str, str]], Any] | None
+    aliases: tuple[str, ...] = ()
 
     def show(self, value: object) -> str | None:
         """The value as text that may be printed or logged."""
@@ -45,12 +46,14 @@ def row(
     secret: bool = False,
     compute: Callable[[Mapping[str, str]], D] | None = None,
     default_doc: str = "",
+    aliases: tuple[str, ...] = (),
 ) -> T | D:
     """Declare a setting. The return type is what the field will hold; the value is the dataclass field itself.
 
     A `compute` function gives a default which depends on the machine; `default_doc` then says it in words.
+    `aliases` are names that other servers of this family have for the same setting, in the same unit.
     """
     shown = default_doc or ("" if default is None else str(default))
-    meta = Row(name, section, kind, shown, unit, doc, secret, compute)
+    meta = Row(name, section, kind, shown, unit, doc, secret, compute, aliases)
     declared: Any = field(default=default, metadata={"row": meta}, repr=not secret)
     return declared  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -45,9 +45,12 @@ class StopRequested(KeyboardInterrupt):
     """A signal arrived before there was anything to stop. KeyboardInterrupt is what asyncio lets pass."""
 
 
-def serve(settings: Settings, *, ready: Callable[[Started], None]) -> None:
-    """Run until told to stop, then stop what was started. `ready` is called when every worker can take connections."""
+def serve(settings: Settings, *, ready: Callable[[Started], None], warnings: Sequence[str] = ()) -> None:
+    """Run until told to stop, then stop what was started. `ready` is called when every worker can take connections.
+    `warnings` are sentences for the log."""
     logs.configure(settings.log_level, settings.log_format, "supervisor")
+    for sentence in warnings:
+        _log.warning("%s", sentence)
     raise_file_limit()
     listening = bind(settings.host, settings.port)
     among = None

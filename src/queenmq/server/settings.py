@@ -7,15 +7,15 @@ is no second list to keep in step. A setting appears here when its feature does.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
+from queenmq.server.environment import read
 from queenmq.server.kinds import DIRECTORY, PATH, PORT, POSTGRES_URL, TEXT, NotAllowedError, integer
 from queenmq.server.rows import Row, row
 from queenmq.server.settings_cluster import ClusterSettings
@@ -176,22 +176,24 @@ class Settings(ClusterSettings, SecuritySettings, EngineSettings, HttpSettings, 
     )
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str]) -> Settings:
-        """Read the settings, or raise one SettingsError that names everything wrong with them."""
-        problems: list[str] = []
+    def from_env(cls, environ: Mapping[str, str], *, strict: bool = False) -> Settings:
+        """Read the settings, or raise one SettingsError that names everything wrong with them. With `strict`, a name
+        that is not known is wrong; `warnings` speaks of it otherwise."""
+        given = read(environ, rows())
+        problems: list[str] = list(given.problems)
         values: dict[str, Any] = {}
         for field_name, meta in table():
-            if meta.name in environ:
+            if meta.name in given.values:
                 try:
-                    values[field_name] = _parse(meta, environ[meta.name])
+                    values[field_name] = _parse(meta, given.values[meta.name], given.written[meta.name])
                 except NotAllowedError as error:
                     problems.append(str(error))
             elif meta.compute is not None:
-                values[field_name] = meta.compute(environ)
-        problems += _unknown(environ)
-        problems += _conflicts(environ)
-        problems += security_problems(environ)
-        problems += cluster_problems(environ)
+                values[field_name] = meta.compute(given.values)
+        problems += given.unknown if strict else ()
+        problems += _conflicts(given.values)
+        problems += security_problems(given.values)
+        problems += cluster_problems(given.values)
         if problems:
             raise SettingsError(problems)
         return cls(**values)
@@ -221,27 +223,22 @@ def table() -> Iterator[tuple[str, Row]]:
         yield declared.name, declared.metadata["row"]
 
 
-def _parse(meta: Row, text: str) -> object:
+def rows() -> list[Row]:
+    return [meta for _, meta in table()]
+
+
+def warnings(environ: Mapping[str, str]) -> list[str]:
+    """What a start need not stop for: one sentence for each name that is not known, or has no effect here."""
+    return read(environ, rows()).warnings
+
+
+def _parse(meta: Row, text: str, name: str) -> object:
     if text == "":
-        raise NotAllowedError(f"{meta.name} is set but empty; give it a value or unset it.")
+        raise NotAllowedError(f"{name} is set but empty; give it a value or unset it.")
     try:
         return meta.kind.parse(text)
     except NotAllowedError as error:
-        raise NotAllowedError(f"{meta.name} is {meta.show(text)!r}; it must be {error}.") from None
-
-
-# For those who use a server or Spark, who may share their environment with one who starts a server.
-_FOR_CLIENTS: Final = ("QUEEN_URL", "QUEEN_TOKEN", "QUEEN_SPARK_JAVA", "QUEEN_SPARK_LOG")
-
-
-def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
-    known = [meta.name for _, meta in table()]
-    for name in sorted(environ):
-        if name.startswith("QUEEN_") and name not in (*known, *_FOR_CLIENTS):
-            bare = [each for each in known if each == name.removeprefix("QUEEN_")]
-            close = bare or difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-            hint = f"did you mean {close[0]}?" if close else "`queen config --markdown` lists the settings there are."
-            yield f"{name} is not a setting of this version; {hint}"
+        raise NotAllowedError(f"{name} is {meta.show(text)!r}; it must be {error}.") from None
 
 
 def _conflicts(environ: Mapping[str, str]) -> Iterator[str]:

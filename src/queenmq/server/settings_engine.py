@@ -117,6 +117,7 @@ class EngineSettings:
         100,
         section=_POPS,
         unit="ms",
+        aliases=("POP_WAIT_BASE_INTERVAL_MS",),
         doc="How often waiting pops look again when nothing wakes them.",
     )
     pop_wait_threshold: int = row(
