@@ -72,7 +72,7 @@ async def test_unknown_options_and_nulls_are_ignored(api: Api) -> None:
         "queue": "x",
         "namespace": 1,
         "task": [],
-        "lease_time": 5,
+        "lease_time_seconds": 5,
     }
     answer = await api.post(PATH, {"queue": "orders", "options": options, "other": {}})
     assert answer.json()["options"] == DEFAULTS

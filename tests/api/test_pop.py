@@ -143,11 +143,11 @@ async def test_auto_ack_moves_on_without_a_lease(api: Api) -> None:
 
 
 async def test_parameters_are_found_by_their_whole_name(api: Api) -> None:
-    """A lookup by substring would find `batch` in `xbatch`, and `task` or `ns` inside others."""
+    """A lookup by substring would find `batch` in `xxbatch`, and `task` or `ns` inside others."""
     await api.push("orders", *range(10))
-    answer = await api.http.get("/api/v1/pop/queue/orders?xbatch=9&batch=2&batchx=7&partitions=1&ns=3")
+    answer = await api.http.get("/api/v1/pop/queue/orders?xxbatch=9&batch=2&batchxx=7&partitions=1&ns=3")
     assert data(answer.json()["messages"]) == [0, 1]
-    assert (await api.http.get("/api/v1/pop?xnamespace=a&partitions=1&subtask=b")).status_code == 400
+    assert (await api.http.get("/api/v1/pop?xxnamespace=a&partitions=1&subtask=b")).status_code == 400
 
 
 async def test_query_values_are_decoded(api: Api) -> None:

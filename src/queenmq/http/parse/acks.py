@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
-
 from ...wire.names import check_name, check_transaction_id
-from ...wire.requests import AckBatchBody, AckEntry
+from ...wire.requests import AckBatchBody, AckEntry, AnyAckBatchBody, AnyAckEntry
 from ..errors import InvalidField
 from ..limits import Limits
-from .bodies import decode, missing
+from .bodies import UNDECODABLE, Decoder, missing
+from .spelling import Names, Shape
 
 MAX_ERROR: Final = 10_000
 """Characters kept of the text that says why a message failed."""
@@ -30,12 +29,21 @@ _BATCH: Final = {
 _PRINTABLE: Final = bytes(range(0x20, 0x7F))
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
-_one: Final = msgspec.json.Decoder(AckEntry)
-_many: Final = msgspec.json.Decoder(AckBatchBody)
+_ENTRY: Final = Shape(Names.of(AckEntry))
+
+_one: Final = Decoder(AckEntry, AnyAckEntry, _ENTRY, _SINGLE)
+_many: Final = Decoder(
+    AckBatchBody, AnyAckBatchBody, Shape(Names.of(AckBatchBody), {"acknowledgments": _ENTRY}), _BATCH
+)
 
 
 def parse_ack(body: bytes, limits: Limits) -> AckEntry:
-    entry = decode(_one, body, _SINGLE, limits.max_json_depth)
+    try:
+        entry = _one.known(body or b"{}")
+    except UNDECODABLE as error:
+        entry, has_others = _one.otherwise(error, body, limits.max_json_depth)
+        if has_others:
+            _one.check_names(body)
     for field, value in (("transactionId", entry.transaction_id), ("partitionId", entry.partition_id)):
         if not value:
             raise missing(field, _SINGLE)
@@ -47,7 +55,9 @@ def parse_ack(body: bytes, limits: Limits) -> AckEntry:
 
 def parse_ack_batch(body: bytes, limits: Limits) -> tuple[list[AckEntry], str | None]:
     """The acks, and the group that they are for."""
-    batch = decode(_many, body, _BATCH, limits.max_json_depth)
+    batch, has_others = _many(body, limits.max_json_depth)
+    if has_others and len(batch.acknowledgments or ()) <= limits.max_push_items:
+        _many.check_names(body)
     if batch.acknowledgments is None:
         raise missing("acknowledgments", _BATCH)
     if len(batch.acknowledgments) > limits.max_push_items:

@@ -10,10 +10,12 @@ from ...storage.analytics import WIDTHS, Filter
 from ...storage.metrics import Bucket
 from ...wire.names import InvalidValue, check_name
 from ..limits import Limits
+from .spelling import Names
 from .text import Query
 from .times import moment
 
 MAX_POINTS: Final = 10_000
+_NAMES: Final = Names(("from", "interval", "namespace", "queue", "task", "to"))
 _DEFAULT_RANGE: Final = timedelta(hours=24)
 # Far enough from the ends of what a time can be for buckets around them.
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,6 +35,7 @@ class AnalyticsAsk:
 def parse_analytics(raw: bytes, limits: Limits, now: datetime) -> AnalyticsAsk:
     """Without a range, the last 24 hours. Raises InvalidValue."""
     query = Query(raw)
+    _NAMES.check(query.names)
     interval = _interval(query)
     until = _time(query, "to") or now
     since = _time(query, "from") or until - _DEFAULT_RANGE

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from ...wire.payload import MAX_DEPTH
 from ..errors import InvalidField, InvalidJson
 from .places import field_at, field_deeper_than, first_not_unicode
+from .spelling import Shape
 
-Body = TypeVar("Body")
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 _MISMATCH: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `([^`]+)`(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _OUT_OF_RANGE: Final = re.compile(r"out of range(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _INDEX: Final = re.compile(r"\[\d+\]")
+_UNKNOWN: Final = "Object contains unknown field"
+_SPELT: Final = 1024 * 1024
+"""Bytes of a body up to which names are looked at before it is clear how many items it has."""
 _VERY_DEEP: Final = 300
 """Deeper than any allowed payload stands in any body, and not as deep as the decoder can follow."""
 
@@ -36,16 +40,43 @@ _WORDS: Final = {
 }
 
 
-def decode(
-    decoder: msgspec.json.Decoder[Body], body: bytes, phrases: Mapping[str, str], max_depth: int = MAX_DEPTH
-) -> Body:
-    """`phrases` by field, with `[]` for any index and "" for the body itself. An empty body is an empty object."""
-    try:
-        return decoder.decode(body or b"{}")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Decoder(Generic[Body]):
+    """Decodes one kind of body. `known` takes no fields but its own, `any_names` ignores others. `phrases` by field,
+    with `[]` for any index and "" for the body itself."""
+
+    def __init__(self, known: type[Body], any_names: type[Body], shape: Shape, phrases: Mapping[str, str]) -> None:
+        self.known: Final = msgspec.json.Decoder(known).decode
+        self._any_names = msgspec.json.Decoder(any_names).decode
+        self._shape = shape
+        self._phrases = phrases
+
+    def __call__(self, body: bytes, max_depth: int = MAX_DEPTH) -> tuple[Body, bool]:
+        """The decoded body, and whether it has fields that are not known: then `check_names` is to be asked, once it is
+        clear that the body is not too large. An empty body is an empty object."""
+        try:
+            return self.known(body or b"{}"), False
+        except UNDECODABLE as error:
+            return self.otherwise(error, body, max_depth)
+
+    def otherwise(self, error: Exception, body: bytes, max_depth: int) -> tuple[Body, bool]:
+        """The same, after `known` has raised this."""
         if body.isspace():
-            return decode(decoder, b"", phrases)
-        raise explain(error, body, phrases, max_depth) from None
+            return self.known(b"{}"), False
+        if _UNKNOWN not in str(error):
+            raise explain(error, body, self._phrases, max_depth) from None
+        try:
+            return self._any_names(body), True
+        except UNDECODABLE as second:
+            if len(body) <= _SPELT:  # what is missing may be there under a name that was misspelt
+                self._shape.check(body)
+            raise explain(second, body, self._phrases, max_depth) from None
+
+    def check_names(self, body: bytes) -> None:
+        """Raises InvalidField for a name that was misspelt."""
+        self._shape.check(body)
 
 
 def explain(error: Exception, body: bytes, phrases: Mapping[str, str], max_depth: int) -> InvalidField | InvalidJson:

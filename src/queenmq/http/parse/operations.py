@@ -13,6 +13,10 @@ from ...engine.requests import TransactionAsk
 from ...wire.names import InvalidValue, check_name
 from ...wire.requests import (
     AckEntry,
+    AnyConfigureBody,
+    AnyLeaseBody,
+    AnyNotifyBody,
+    AnyTransactionBody,
     ConfigureBody,
     LeaseBody,
     NotifyBody,
@@ -23,9 +27,10 @@ from ...wire.requests import (
 from ..errors import InvalidField
 from ..limits import Limits
 from .acks import check_acks
-from .bodies import decode, missing
+from .bodies import Decoder, missing
+from .pushes import ITEM_SHAPE, PushParser, take_data
 from .pushes import PHRASES as PUSH_PHRASES
-from .pushes import PushParser
+from .spelling import Names, Shape
 
 DEFAULT_EXTENSION: Final = 60
 MAX_EXTENSION: Final = 86_400
@@ -41,10 +46,15 @@ _CONFIGURE: Final = {"queue": "queue is required"}
 _NOTIFY: Final = _CONFIGURE
 _LEASE: Final = {"seconds": f"seconds must be an integer from 1 to {MAX_EXTENSION}"}
 
-_transaction: Final = msgspec.json.Decoder(TransactionBody)
-_configure: Final = msgspec.json.Decoder(ConfigureBody)
-_lease: Final = msgspec.json.Decoder(LeaseBody)
-_notify: Final = msgspec.json.Decoder(NotifyBody)
+_OPERATION: Final = Shape(Names.of(OperationEntry), {"items": ITEM_SHAPE})
+_OPTIONS: Final = Names(option.name for option in OPTIONS)
+
+_transaction: Final = Decoder(
+    TransactionBody, AnyTransactionBody, Shape(Names.of(TransactionBody), {"operations": _OPERATION}), _TRANSACTION
+)
+_configure: Final = Decoder(ConfigureBody, AnyConfigureBody, Shape(Names.of(ConfigureBody)), _CONFIGURE)
+_lease: Final = Decoder(LeaseBody, AnyLeaseBody, Shape(Names.of(LeaseBody)), _LEASE)
+_notify: Final = Decoder(NotifyBody, AnyNotifyBody, Shape(Names.of(NotifyBody)), _NOTIFY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,9 @@ class Notification:
 
 def parse_transaction(body: bytes, limits: Limits, pushes: PushParser) -> TransactionAsk:
     """What the engine is asked; raises for the first operation that may not be done."""
-    decoded = decode(_transaction, body, _TRANSACTION, limits.max_json_depth)
+    decoded, has_others = _transaction(body, limits.max_json_depth)
+    if has_others and sum(len(each.items or ".") for each in decoded.operations or ()) <= limits.max_push_items:
+        _transaction.check_names(body)
     for name, extra in (("kv", decoded.kv), ("timers", decoded.timers)):
         if extra:
             raise InvalidField(f"{name} operations are not supported by this server", field=name)
@@ -87,7 +99,9 @@ def parse_transaction(body: bytes, limits: Limits, pushes: PushParser) -> Transa
 
 
 def parse_configure(body: bytes, limits: Limits) -> Configuration:
-    decoded = decode(_configure, body, _CONFIGURE, limits.max_json_depth)
+    decoded, has_others = _configure(body, limits.max_json_depth)
+    if has_others:
+        _configure.check_names(body)
     if not decoded.queue:
         raise missing("queue", _CONFIGURE)
     for field, value, empty in (
@@ -102,6 +116,7 @@ def parse_configure(body: bytes, limits: Limits) -> Configuration:
 
 def _options(given: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     """The values of the options that are known. One that cannot be a value goes on as text, which no option takes."""
+    _OPTIONS.check(given, "options.")
     sent = {option.name: bytes(given[option.name]) for option in OPTIONS if option.name in given}
     return {name: _scalar(raw) for name, raw in sent.items()}
 
@@ -116,7 +131,9 @@ def _scalar(raw: bytes) -> Any:
 
 
 def parse_notify(body: bytes, limits: Limits) -> Notification:
-    decoded = decode(_notify, body, _NOTIFY, limits.max_json_depth)
+    decoded, has_others = _notify(body, limits.max_json_depth)
+    if has_others:
+        _notify.check_names(body)
     if not decoded.queue:
         raise missing("queue", _NOTIFY)
     check_name("queue", decoded.queue, longest=limits.max_name_length)
@@ -127,7 +144,10 @@ def parse_notify(body: bytes, limits: Limits) -> Notification:
 
 def parse_lease(body: bytes) -> int:
     """For how many seconds."""
-    seconds = decode(_lease, body, _LEASE).seconds
+    decoded, has_others = _lease(body)
+    if has_others:
+        _lease.check_names(body)
+    seconds = decoded.seconds
     if seconds is None:
         return DEFAULT_EXTENSION
     if not 1 <= seconds <= MAX_EXTENSION or seconds != int(seconds):
@@ -173,6 +193,7 @@ def _check_step(where: str, step: list[PushEntry] | AckEntry, limits: Limits, pu
         if step.consumer_group:
             check_name(f"{where}.consumerGroup", step.consumer_group, longest=limits.max_name_length)
     elif step:
+        take_data(step, f"{where}.items")
         pushes.check(step, f"{where}.items")
 
 

@@ -86,6 +86,6 @@ def _named(path: _Path) -> str | None:
         if part is None:
             break
         name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
-        if part == "payload":
+        if part in ("payload", "data"):
             break
     return name or None

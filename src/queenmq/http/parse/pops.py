@@ -12,12 +12,29 @@ from ...storage.pop import QUEUE_MODE
 from ...wire.names import InvalidValue, check_name
 from ..errors import InvalidField, NotFound
 from ..limits import Limits
+from .spelling import Names
 from .text import Query, segment
 
 AUTOPILOT_BATCH: Final = 200
 AUTOPILOT_PARTITIONS: Final = 10
 MAX_PARTITIONS: Final = 1000
 
+_NAMES: Final = Names(
+    (
+        "autoAck",
+        "autopilot",
+        "batch",
+        "conflation",
+        "consumerGroup",
+        "namespace",
+        "partitions",
+        "subscriptionFrom",
+        "subscriptionMode",
+        "task",
+        "timeout",
+        "wait",
+    )
+)
 _REMEMBERED: Final = 4096
 _REMEMBERED_LENGTH: Final = 2048
 _LOST_PLUS: Final = re.compile(r" (?=\d\d:?\d\d$)")
@@ -79,6 +96,7 @@ class PopParser:
     def _parse(self, path: str, query: Query) -> PopAddress:
         limits = self._limits
         queue, partition = self._names(path)
+        _NAMES.check(query.names)
         namespace, task = (None, None) if queue is not None else self._scope(query)
         if query.flag("conflation"):
             raise InvalidField("conflation is not supported by this server", field="conflation")

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from ...wire.names import InvalidValue, check_name, check_transaction_id, check_uuid
 from ...wire.payload import check_payload, check_payloads, is_plain
-from ...wire.requests import PushBody, PushEntry
+from ...wire.requests import NULL, AnyPushBody, AnyPushEntry, PushBody, PushEntry
 from ..errors import InvalidField
 from ..limits import Limits
-from .bodies import explain, missing
+from .bodies import UNDECODABLE, Decoder, missing
+from .spelling import Names, Shape
 
 PHRASES: Final = {
     "": "items array is required",
@@ -32,7 +31,10 @@ _REMEMBERED: Final = 65_536
 _REMEMBERED_LENGTH: Final = 100
 _PRINTABLE: Final = bytes(range(0x20, 0x7F))
 
-_decode: Final = msgspec.json.Decoder(PushBody).decode
+ITEM_SHAPE: Final = Shape(Names.of(AnyPushEntry))
+
+_decode: Final = Decoder(PushBody, AnyPushBody, Shape(Names.of(PushBody), {"items": ITEM_SHAPE}), PHRASES)
+_known: Final = _decode.known
 
 
 class PushParser:
@@ -45,25 +47,36 @@ class PushParser:
     def __call__(self, body: bytes) -> list[PushEntry]:
         """Raises InvalidField, InvalidJson or InvalidValue for what is wrong first."""
         try:
-            items = _decode(body or b"{}").items
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise self._explained(error, body) from None
+            items = _known(body or b"{}").items
+        except UNDECODABLE as error:
+            items = self._decoded_otherwise(error, body)
         if items is None:
             raise missing("items", PHRASES)
         if items and not (len(items) == 1 and self._is_plain(items[0])):
             self.check(items)
         return items
 
+    def _decoded_otherwise(self, error: Exception, body: bytes) -> list[PushEntry] | None:
+        decoded, has_others = _decode.otherwise(error, body, self._limits.max_json_depth)
+        if has_others:
+            self.check_count(decoded.items or ())
+            _decode.check_names(body)
+            take_data(decoded.items or ())
+        return decoded.items
+
     def check(self, items: Sequence[PushEntry], field: str = "items") -> None:
         """Every rule for items that are decoded already."""
-        if len(items) > self._limits.max_push_items:
-            most = self._limits.max_push_items
-            raise InvalidField(f"{field} must be at most {most}, not {len(items)}", field=field)
+        self.check_count(items, field)
         try:
             self._check_together(items, field)
         except InvalidValue:
             self._check_each(items, field)
             raise
+
+    def check_count(self, items: Sequence[PushEntry], field: str = "items") -> None:
+        if len(items) > self._limits.max_push_items:
+            most = self._limits.max_push_items
+            raise InvalidField(f"{field} must be at most {most}, not {len(items)}", field=field)
 
     def _is_plain(self, item: PushEntry) -> bool:
         """Can nothing be wrong with this item? Most requests have one, and it is like this."""
@@ -115,7 +128,13 @@ class PushParser:
                 check_uuid(where + "traceId", item.trace_id)
             check_payload(where + "payload", bytes(item.payload), valid_json=True, max_depth=depth)
 
-    def _explained(self, error: Exception, body: bytes) -> Exception:
-        if not body.strip():
-            return missing("items", PHRASES)
-        return explain(error, body, PHRASES, self._limits.max_json_depth)
+
+def take_data(items: Sequence[PushEntry], field: str = "items") -> None:
+    """`data`, which is what a pop calls it, is another name of `payload`."""
+    for index, item in enumerate(items):
+        if isinstance(item, AnyPushEntry) and bytes(item.data) != b"null":
+            if bytes(item.payload) != b"null":
+                where = f"{field}[{index}]"
+                sentence = f"{where} has payload and data, which are two names for the same; give one of them"
+                raise InvalidField(sentence, field=f"{where}.data")
+            item.payload, item.data = item.data, NULL

@@ -35,6 +35,10 @@ class Query:
     def __init__(self, raw: bytes) -> None:
         self._values: Mapping[bytes, bytes] = query_values(raw)
 
+    @property
+    def names(self) -> list[str]:
+        return [name.decode(errors="replace") for name in self._values if name]
+
     def text(self, name: str) -> str:
         """The value; empty when it is not given."""
         return _text(name, self._values.get(name.encode(), b"").replace(b"+", b" "))
