@@ -88,7 +88,8 @@ class Settings(ClusterSettings, SecuritySettings, EngineSettings, HttpSettings, 
         20,
         section="Database",
         unit="connections",
-        doc="Most connections one server opens for administration and background work, split among its workers.",
+        doc="Most connections one server opens for administration and background work, split among its workers. "
+        "`/health` has one more in each worker.",
     )
     db_statement_timeout: int = row(
         "DB_STATEMENT_TIMEOUT",
