@@ -92,6 +92,7 @@ def test_every_fault_is_reported_at_once() -> None:
 
 def test_settings_of_clients_are_left_alone() -> None:
     given = {"QUEEN_URL": "http://queen:6632", "QUEEN_TOKEN": "t", "QUEEN_SPARK_JAVA": "bundled"}
+    given |= {"QUEEN_CLIENT_LOG": "1", "QUEEN_SDK_POP_AUTOPILOT": "off"}
     assert Settings.from_env(given, strict=True) == Settings.from_env({})
     assert warnings(given) == []
 

@@ -101,14 +101,8 @@ class Audience:
         keeps the time when it was found, so that a server that died is not told everything once more."""
         self._found = {address: self._found.get(address, now) for address in self.peers.addresses()}
         heard = set(self._at(self.health.servers))
-        before, self.unheard = (
-            self.unheard,
-            [
-                address
-                for address, found in self._found.items()
-                if address not in heard and now - found < self._dead_after
-            ],
-        )
+        recent = [address for address, found in self._found.items() if now - found < self._dead_after]
+        before, self.unheard = self.unheard, [address for address in recent if address not in heard]
         if self.unheard and not before:
             self._siblings.arrived(None)
         elif before and not self.unheard:

@@ -31,8 +31,17 @@ WITHOUT_EFFECT: Final = {
 
 _PREFIX: Final = "QUEEN_"
 _LISTED: Final = "`queen config --markdown`"
-# For programs that use a server or Spark, and may share their environment with a server.
-_FOR_CLIENTS: Final = ("QUEEN_URL", "QUEEN_TOKEN", "QUEEN_SPARK_JAVA", "QUEEN_SPARK_LOG")
+# For programs that use a server or Spark, the official clients among them, and may share a server's environment.
+_FOR_CLIENTS: Final = (
+    "QUEEN_URL",
+    "QUEEN_TOKEN",
+    "QUEEN_SPARK_JAVA",
+    "QUEEN_SPARK_LOG",
+    "QUEEN_CLIENT_LOG",
+    "QUEEN_PROXY_CLOUD",
+    "QUEEN_SDK_POP_AUTOPILOT",
+    "QUEEN_STREAMS_LOG",
+)
 # What Kubernetes sets for a Service called queen, or queen-something.
 _OF_SERVICE: Final = re.compile(
     r"QUEEN(?:_[A-Z0-9_]+)?_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"

@@ -34,7 +34,7 @@ _PRINTABLE: Final = bytes(range(0x20, 0x7F))
 ITEM_SHAPE: Final = Shape(Names.of(AnyPushEntry))
 
 _decode: Final = Decoder(PushBody, AnyPushBody, Shape(Names.of(PushBody), {"items": ITEM_SHAPE}), PHRASES)
-_known: Final = _decode.known
+_decode_plain: Final = _decode.known
 
 
 class PushParser:
@@ -47,7 +47,7 @@ class PushParser:
     def __call__(self, body: bytes) -> list[PushEntry]:
         """Raises InvalidField, InvalidJson or InvalidValue for what is wrong first."""
         try:
-            items = _known(body or b"{}").items
+            items = _decode_plain(body or b"{}").items
         except UNDECODABLE as error:
             items = self._decoded_otherwise(error, body)
         if items is None:
