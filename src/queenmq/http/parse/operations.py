@@ -78,7 +78,7 @@ class Notification:
 def parse_transaction(body: bytes, limits: Limits, pushes: PushParser) -> TransactionAsk:
     """What the engine is asked; raises for the first operation that may not be done."""
     decoded, has_others = _transaction(body, limits.max_json_depth)
-    if has_others and sum(len(each.items or ".") for each in decoded.operations or ()) <= limits.max_push_items:
+    if has_others and _size(decoded) <= limits.max_push_items:
         _transaction.check_names(body)
     for name, extra in (("kv", decoded.kv), ("timers", decoded.timers)):
         if extra:
@@ -94,8 +94,14 @@ def parse_transaction(body: bytes, limits: Limits, pushes: PushParser) -> Transa
             f"operations must hold at most {limits.max_push_items} messages and acks, not {total}", field="operations"
         )
     for index, step in enumerate(steps):
+        if has_others and not isinstance(step, AckEntry):
+            take_data(step, f"operations[{index}].items")
         _check_step(f"operations[{index}]", step, limits, pushes)
     return TransactionAsk(steps, _leases(decoded.required_leases or (), limits))
+
+
+def _size(body: TransactionBody) -> int:
+    return sum(len(entry.items) if entry.items else 1 for entry in body.operations or ())
 
 
 def parse_configure(body: bytes, limits: Limits) -> Configuration:
@@ -193,7 +199,6 @@ def _check_step(where: str, step: list[PushEntry] | AckEntry, limits: Limits, pu
         if step.consumer_group:
             check_name(f"{where}.consumerGroup", step.consumer_group, longest=limits.max_name_length)
     elif step:
-        take_data(step, f"{where}.items")
         pushes.check(step, f"{where}.items")
 
 
