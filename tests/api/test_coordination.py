@@ -18,7 +18,7 @@ async def test_every_tier_is_shown(api: Api, path: str) -> None:
     await api.push("orders", 2)
     shown = (await api.http.get(path)).json()
     assert shown["enabled"] is shown["running"] is False
-    assert shown["queue_config_cache"] == {"size": 1, "hits": 1, "misses": 1, "hit_rate": 0.5}
+    assert shown["queue_config_cache"] == {"size": 1, "entries": 1, "hits": 1, "misses": 1, "hit_rate": 0.5}
     assert shown["partition_id_cache"]["size"] == 1
     assert shown["partition_id_cache"]["max_size"] == 100_000
     assert {"hits", "misses", "evictions"} < set(shown["partition_id_cache"])

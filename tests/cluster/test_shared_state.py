@@ -272,7 +272,7 @@ async def test_the_statistics_are_those_of_all_workers_together(
     monkeypatch.setattr("queenmq.cluster.statistics._PATIENCE", 60)  # nobody waits once all have answered
     stats = await workers[0].shared.stats()
     assert stats["local_sidecars"] == 3
-    assert stats["queue_config_cache"] == {"size": 1, "hits": 3, "misses": 3, "hit_rate": 0.5}
+    assert stats["queue_config_cache"] == {"size": 1, "entries": 3, "hits": 3, "misses": 3, "hit_rate": 0.5}
     assert stats["group_backoff"] == {"groups_tracked": 3, "groups_in_flight": 0, "groups_backed_off": 3}
     assert stats["waiters"] == {"waiters": 6, "queues": 0}
     assert stats["lease_hints"]["accuracy"] == 1.0
@@ -291,7 +291,7 @@ async def test_a_queue_that_several_workers_know_counts_once(
         for queue, partition in (("orders", None), ("orders", "p1"), (f"bills {number}", None), (None, None)):
             one.shared.arrived(queue, partition)
     stats = await workers[1].shared.stats()
-    assert stats["queue_config_cache"]["size"] == 4000
+    assert (stats["queue_config_cache"]["size"], stats["queue_config_cache"]["entries"]) == (4000, 6000)
     assert stats["waiters"]["queues"] == 4
 
 

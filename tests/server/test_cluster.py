@@ -247,7 +247,8 @@ class TestPartition:
         cluster.meet()
         total = len(cluster.fetch("select from queen.queues"))
         for name in ("a", "b"):
-            eventually(lambda name=name: cluster.stats(name)["queue_config_cache"]["size"] == 2 * total)  # type: ignore[misc]
+            eventually(lambda name=name: cluster.stats(name)["queue_config_cache"]["entries"] == 2 * total)  # type: ignore[misc]
+            assert cluster.stats(name)["queue_config_cache"]["size"] == total
         before = misses(cluster, "a"), misses(cluster, "b")
         push(here, 1, queue="apart-b")
         push(there, 1, queue="apart-a")

@@ -45,7 +45,7 @@ class Statistics:
         for part in parts.values():
             _add(merged, part)
         configs, hints = merged["queue_config_cache"], merged["lease_hints"]
-        configs["size"] = len(sets[CONFIGURED])
+        configs["entries"], configs["size"] = configs["size"], len(sets[CONFIGURED])
         configs["hit_rate"] = _share(configs["hits"], configs["misses"], 3, 0.0)
         hints["accuracy"] = _share(hints["hints_right"], hints["hints_wrong"], 4, 1.0)
         merged["waiters"]["queues"] = len(sets[WAITED_FOR])
