@@ -123,10 +123,12 @@ async def test_a_database_that_goes_away_ends_no_worker_and_a_replacement_can_sa
     os.kill(before[0], signal.SIGKILL)
     await asyncio.to_thread(eventually, lambda: server.logged("worker 0 serves again"))
     for _ in range(2):  # one connection to each worker
-        assert await asyncio.to_thread(lambda: server.connect().get("/health")[0]) == 200
+        status, health = await asyncio.to_thread(lambda: server.connect().get("/health"))
+        assert (status, health["database"]) == (503, "disconnected")
         assert await asyncio.to_thread(lambda: server.connect().get("/ready")[0]) == 503
     async with relay:
-        await asyncio.to_thread(eventually, lambda: server.connect().get("/ready")[0] == 200)
+        for path in ("/ready", "/health"):
+            await asyncio.to_thread(eventually, lambda path=path: server.connect().get(path)[0] == 200)
         server.end()
     assert not server.logged("worker 1 ")
 
