@@ -23,12 +23,15 @@ from urllib.parse import unquote, urlsplit
 
 import asyncpg
 
+import queenmq
 from queenmq.embedded import ConnectionInfo, EmbeddedPostgres
 from queenmq.storage.migrate import migrate
 
 from .processes import cpu_seconds
 
 QUEEN = Path(sys.executable).parent / "queen"
+_SOURCE = Path(queenmq.__file__).parents[1]
+"""Servers run the code that this process has imported, whatever is installed."""
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 _TEMPLATE = "queen_bench"
@@ -101,7 +104,12 @@ class Lab:
         log = self.directory / f"serve{number}.log"
         port = free_port()
         dsn = self.database(database)
-        basics = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "DATABASE_URL": dsn}
+        basics = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.directory),
+            "PYTHONPATH": str(_SOURCE),
+            "DATABASE_URL": dsn,
+        }
         with log.open("w") as output:
             process = subprocess.Popen(
                 [QUEEN, "serve", "--port", str(port), "--workers", str(workers)],

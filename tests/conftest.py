@@ -23,6 +23,7 @@ import pytest
 from queenmq.embedded import EmbeddedPostgres
 from queenmq.storage.migrate import migrate
 from queenmq.storage.store import Store
+from tests import children
 
 EMBEDDED = "embedded"
 T = TypeVar("T")
@@ -138,6 +139,10 @@ async def _empty(connection: asyncpg.Connection) -> bool:
     await connection.execute("set session_replication_role = replica; set lock_timeout = '1s'")
     await connection.execute(str(await connection.fetchval(_DELETIONS)))
     return int(await connection.fetchval(_OTHER_SESSIONS)) == 0
+
+
+def pytest_configure() -> None:
+    children.isolate()
 
 
 def _varies(item: pytest.Function) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,9 @@ from typing import Protocol
 
 import pytest
 
-QUEEN = Path(sys.executable).parent / "queen"
+from tests import children
+from tests.children import QUEEN
+
 DEADLINE = 90
 
 
@@ -48,7 +48,7 @@ def free_port() -> int:
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """A bare environment: nothing of the machine's or the developer's settings shines through."""
-    return {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    return children.environment(tmp_path)
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 
 from queenmq import __version__
 from queenmq.cli.exits import Exit
-from tests.cli.conftest import DEADLINE, QUEEN, Queen, StartQueen
+from tests.children import QUEEN
+from tests.cli.conftest import DEADLINE, Queen, StartQueen
 
 DOCS = Path(__file__).parents[2] / "docs"
 

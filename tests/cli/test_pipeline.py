@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,6 +24,7 @@ from queenmq.spark.pipelines.registry import PIPELINES, find
 from queenmq.spark.runner import Job, first_state
 from queenmq.storage import holds, pipeline_states
 from queenmq.storage.pipeline_states import PipelineState
+from tests.children import SOURCE
 from tests.cli.conftest import DEADLINE, Queen, StartQueen
 from tests.server.running import eventually
 
@@ -98,7 +100,7 @@ def test_without_spark_it_says_what_to_install(database: str, environment: dict[
     command = "import sys; sys.argv = ['queen', *sys.argv[1:]]; from queenmq.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", command, "pipeline", "run", "rollup"],
-        env={**environment, "DATABASE_URL": database, "PYTHONPATH": str(tmp_path)},
+        env={**environment, "DATABASE_URL": database, "PYTHONPATH": f"{SOURCE}{os.pathsep}{tmp_path}"},
         capture_output=True,
         text=True,
         timeout=DEADLINE,

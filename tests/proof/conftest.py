@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -17,8 +15,9 @@ import asyncpg
 import pytest
 
 from benchmarks.processes import tree
+from tests import children
+from tests.children import QUEEN
 
-QUEEN = Path(sys.executable).parent / "queen"
 PATIENCE = 60.0
 _READY = re.compile(r"^  URL +http://127\.0\.0\.1:(\d+)$.*^  Database +(\S+)", re.MULTILINE | re.DOTALL)
 
@@ -82,10 +81,11 @@ def serve(database: str, tmp_path: Path) -> Iterator[Serve]:
 
 
 def launch(log: Path, *arguments: str, **environment: str) -> Serving:
+    children.verify()
     with log.open("wb") as output:
         process = subprocess.Popen(
             [QUEEN, "serve", "--port", "0", *arguments],
-            env={"PATH": os.environ["PATH"], "HOME": str(log.parent), **environment},
+            env=children.environment(log.parent, **environment),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-QUEEN = Path(sys.executable).parent / "queen"
+from tests import children
+from tests.children import QUEEN
+
 DEADLINE = 30.0
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Server:
         with self._stdout.open("w") as out, self._stderr.open("w") as err:
             self.process = subprocess.Popen(
                 ["/bin/sh", "-c", command, str(QUEEN), "serve", "--port", "0", *arguments],
-                env={"PATH": os.environ["PATH"], "HOME": str(directory), **environment},
+                env=children.environment(directory, **environment),
                 stdout=out,
                 stderr=err,
             )

@@ -18,8 +18,10 @@ from queenmq.cli.exits import Exit
 from queenmq.spark.connecting import call
 from queenmq.storage import pipeline_states
 from queenmq.storage.pipeline_states import PipelineState
+from tests import children
+from tests.children import QUEEN
 from tests.proof.traffic import SCALE
-from tests.server.running import QUEEN, eventually
+from tests.server.running import eventually
 
 PATIENCE = 200
 KILLS = 0 if SCALE <= 1 else 3
@@ -61,7 +63,9 @@ class Archive:
 def archive(database: str, tmp_path: Path) -> Iterator[Archive]:
     command = ["pipeline", "run", "archive", "--queue", "orders", "--lake", str(tmp_path / "lake"), "--trigger", "0.5"]
     settings = {"DATABASE_URL": database, "SPARK_DRIVER_MEMORY": "1g", "HOME": str(tmp_path)}
-    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "QUEEN_SPARK_JAVA") if name in os.environ}
+    kept = {
+        name: os.environ[name] for name in ("PATH", "PYTHONPATH", "JAVA_HOME", "QUEEN_SPARK_JAVA") if name in os.environ
+    }
     call(database, lambda db: db.execute(_PUSH))
     with (tmp_path / "said").open("w") as said:
         process = subprocess.Popen(
@@ -82,7 +86,7 @@ def test_an_archive_outlives_its_java_and_stops_when_asked(archive: Archive, tmp
     state = archive.wait_for_rows(rows)
     assert (state.id, state.state, state.rows) == ("archive:orders", "running", rows)
     assert state.restarts >= KILLS, "more when the machine is so busy that Spark does not find its workers in time"
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DATABASE_URL": archive.database}
+    environment = children.environment(tmp_path, DATABASE_URL=archive.database)
     command = [str(QUEEN), "pipeline", "stop", "archive"]
     stop = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (stop.returncode, stop.stdout) == (Exit.OK, "archive:orders has stopped\n")

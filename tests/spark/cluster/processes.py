@@ -24,7 +24,7 @@ JOB_SECONDS = 240
 
 def environment(**more: str) -> dict[str, str]:
     """What every process of the cluster has."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     # The workers' network is this machine's loopback, whatever its host name leads to.
     return {**kept, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
