@@ -43,6 +43,13 @@ def test_it_stops_in_good_order(running: Server, number: signal.Signals) -> None
         running.connect().get("/health")
 
 
+def test_a_background_job_of_a_script_hears_sigint(start_server: StartServer, database: str) -> None:
+    """Such a job inherits SIGINT as ignored. A server installs its own handlers, as servers do."""
+    server = start_server(before="trap '' INT;", DATABASE_URL=database).wait_ready()
+    server.signal(signal.SIGINT)
+    assert server.wait_end(10) == Exit.OK
+
+
 def test_parts_of_requests_do_not_hold_it_up(start_server: StartServer, database: str) -> None:
     server = start_server(DATABASE_URL=database, QUEEN_DRAIN_TIMEOUT_MS="3600000").wait_ready()
     head = b"POST /api/v1/push HTTP/1.1\r\nHost: queen\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"
