@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
+import socket
 from typing import Any, NamedTuple
 
 from benchmarks.load import render
@@ -30,6 +32,8 @@ class Client:
 
     def __init__(self, port: int, forgets: float = 0.0, choice: random.Random | None = None) -> None:
         self.repeats = 0
+        self.unanswered = 0
+        """Attempts that got no answer, so that none knows whether they were carried out."""
         self._forgets = forgets
         self._choice = choice or random.Random()
         self._port = port
@@ -47,6 +51,28 @@ class Client:
             reply = await self._call(request)
             return reply._replace(attempts=reply.attempts + lost.attempts)
         return await self._call(request)
+
+    async def delete(self, target: str) -> Reply:
+        return await self._call(render.get(self._host, target).replace(b"GET ", b"DELETE ", 1))
+
+    async def leave(self, target: str, after: float) -> Reply | None:
+        """Ask on a connection of its own, and close it after so many seconds. None when no answer had come by then."""
+        loop = asyncio.get_running_loop()
+        with socket.socket() as connection:
+            connection.setblocking(False)
+            data = b""
+            try:
+                async with asyncio.timeout(after):
+                    await loop.sock_connect(connection, ("127.0.0.1", self._port))
+                    await loop.sock_sendall(connection, render.get(self._host, target))
+                    data = await loop.sock_recv(connection, 1 << 20)
+            except (OSError, TimeoutError):
+                pass
+            # What has come in the meantime is still read, immediately before the connection is closed.
+            with contextlib.suppress(OSError):
+                data += connection.recv(1 << 20)
+        head, _, body = data.partition(b"\r\n\r\n")
+        return Reply(int(head[9:12]), json.loads(body) if body else None, 1) if data else None
 
     def close(self) -> None:
         if self._connection is not None:
@@ -71,6 +97,7 @@ class Client:
             async with asyncio.timeout(ATTEMPT):
                 return await (await self._connected()).ask(request)
         except (OSError, BadAnswer, TimeoutError) as error:
+            self.unanswered += 1
             return 599, str(error).encode()
 
     async def _connected(self) -> Asking:
