@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--exclude-newer '30 days' --exclude-newer-package 'pyspark=14 days' --custom-compile-command 'make lock'
 
+# What `make check` leaves out: Spark, the proofs and randomised histories that take minutes, and tests of test runs.
+LONG := --ignore tests/spark --ignore tests/proof --ignore tests/storage/test_state_machine.py \
+	--ignore tests/storage/test_stress.py --ignore tests/test_isolation.py --ignore tests/test_makefile.py
+
 # Collects the folders, too, that pyproject.toml leaves out of a run of all tests.
 ALSO_SLOW := --override-ini 'norecursedirs=.*'
 
@@ -27,6 +31,10 @@ setup: $(VENV)/.base ## Create .venv and install the server (no Spark, no develo
 .PHONY: serve
 serve: $(VENV)/.base ## Set up, then run the server until Ctrl-C
 	@exec $(BIN)/queen serve
+
+.PHONY: check
+check: lint ## For daily work: lint, then run all tests but Spark's and the long proofs, on the embedded PostgreSQL only
+	@TEST_POSTGRES=embedded $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder $(LONG) $(PYTEST_ARGS)
 
 .PHONY: test
 test: lint ## Set up everything, lint, then run all tests side by side (PYTEST_ARGS='-k name' to select, '-n 0' one by one)

@@ -1,10 +1,9 @@
 """Real PostgreSQL for every test that touches data.
 
-One server per kind and session: the embedded one, and each PostgreSQL (15 or newer) installed on this machine. On those
-a test with parameters runs with the first of them only, with all when PROOF_SCALE is above 1. A test gets a database of
-its own: one that an earlier test has left is emptied and used again, which is many times faster than making one, unless
-that test changed the schema or left something locked. With TEST_DATABASE_URL set, that server (as a superuser) is used
-instead of all of them.
+One server per kind and session: the embedded one, and each PostgreSQL (15 or newer) installed on this machine, which
+TEST_POSTGRES=embedded leaves out. A test gets a database of its own: one that an earlier test has left is emptied and
+used again, which is many times faster than making one, unless that test changed the schema or left something locked.
+With TEST_DATABASE_URL set, that server (as a superuser) is used instead of all of them.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from queenmq.embedded import EmbeddedPostgres
 from queenmq.storage.migrate import migrate
 from queenmq.storage.store import Store
 from tests import children
+from tests.amounts import ONE_POSTGRES
 
 EMBEDDED = "embedded"
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def _major(path: Path) -> int:
 
 GIVEN = os.environ.get("TEST_DATABASE_URL")
 INSTALLATIONS: dict[str, Path | None] = {EMBEDDED: None}
-if not GIVEN:
+if not GIVEN and not ONE_POSTGRES:
     INSTALLATIONS |= {f"system-{_major(path)}": path for path in system_installations()}
 _numbers = itertools.count(1)
 # Durability is proven in tests/embedded; everywhere else an fsync per commit only costs time.
@@ -145,11 +145,6 @@ def pytest_configure() -> None:
     children.isolate()
 
 
-def _varies(item: pytest.Function) -> bool:
-    """Whether it asks for a server of each kind. Other tests have parameters of that name too."""
-    return hasattr(item, "callspec") and "servers" in item.fixturenames and "server" in item.callspec.params
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: many tests wait, for a lease to end or for a process to start."""
@@ -180,21 +175,9 @@ def _slowness(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On each installed PostgreSQL, one of the tests that differ in their parameters only; in a parallel run sorted."""
+    """A parallel run begins with the longest."""
     if config.getoption("loadgroup", False):
         items.sort(key=_slowness)
-    if float(os.environ.get("PROOF_SCALE", "1")) > 1:
-        return
-    seen: set[tuple[str, str]] = set()
-    kept: list[pytest.Item] = []
-    left: list[pytest.Item] = []
-    for item in items:
-        kind = item.callspec.params.get("server") if isinstance(item, pytest.Function) and _varies(item) else EMBEDDED
-        name = (item.nodeid.partition("[")[0], str(kind))
-        (left if kind != EMBEDDED and name in seen else kept).append(item)
-        seen.add(name)
-    items[:] = kept
-    config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
-"""The targets for slow tests collect them: pytest leaves a folder out without a word when it is named beside another
-that contains it."""
+"""The targets for tests collect what they promise: pytest leaves a folder out without a word when it is named beside
+another that contains it, and `make check` leaves out only what CONTRIBUTING.md says."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -12,26 +13,54 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text().replace("\\\n", "")
+LEFT_OUT = (
+    "tests/proof/",
+    "tests/spark/",
+    "tests/storage/test_state_machine.py",
+    "tests/storage/test_stress.py",
+    "tests/test_isolation.py",
+    "tests/test_makefile.py",
+)
 
 
 def collected(target: str) -> str:
     """The names of the tests that a target runs."""
-    makefile = (ROOT / "Makefile").read_text()
-    variables = dict(re.findall(r"^(\w+) := (.*)$", makefile, re.MULTILINE))
-    found = re.search(rf"^{target}:.*\n\t.*? -m pytest (.*) \$\(PYTEST_ARGS\)$", makefile, re.MULTILINE)
+    variables = dict(re.findall(r"^(\w+) := (.*)$", MAKEFILE, re.MULTILINE))
+    recipe = rf"^{target}:.*\n\t@((?:\w+=\w+ )*)\S+ -m pytest (.*) \$\(PYTEST_ARGS\)$"
+    found = re.search(recipe, MAKEFILE, re.MULTILINE)
     assert found is not None, target
-    arguments = re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], found[1])
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "--collect-only",
-        "-qq",
-        "-p",
-        "no:cacheprovider",
-        *shlex.split(arguments),
-    ]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    settings = dict(each.split("=") for each in found[1].split())
+    arguments = re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], found[2])
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [*command, *shlex.split(arguments)],
+        cwd=ROOT,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_a_daily_check_leaves_out_only_what_it_says() -> None:
+    everything, daily = (
+        {line for line in collected(target).splitlines() if "::" in line and "[system-" not in line}
+        for target in ("test", "check")
+    )
+    assert daily < everything
+    left = {name.partition("::")[0] for name in everything - daily}
+    assert {name for name in left if not name.startswith(LEFT_OUT)} == set()
+    assert {each for each in LEFT_OUT if not any(name.startswith(each) for name in left)} == set()
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    assert {each for each in LEFT_OUT[:2] if f"`{each.rstrip('/')}`" not in page} == set()
+
+
+def test_the_targets_of_tests_lint_first_and_are_listed() -> None:
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for target in ("check", "test"):
+        assert re.search(rf"^{target}: lint ## ", MAKEFILE, re.MULTILINE)
+        assert f"make {target} " in shown
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ from queenmq.engine.requests import PopAsk
 from queenmq.storage.directory import Directory
 from queenmq.storage.queue_configs import load_configs
 from queenmq.wire.requests import AckEntry, PushEntry
+from tests.amounts import SEED
 from tests.engine.saying import successes
 from tests.proof.spread import GROUPS, OPTIONS, PARTITIONS, QUEUES, SINGLY, Flow, Got, Item
-from tests.proof.traffic import SEED
 
 WORKERS = 3
 CIPHER = Cipher(bytes(range(32)))

@@ -18,9 +18,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import uuid_utils
 
+from tests.amounts import SEED
 from tests.proof.books import Books, Key
 from tests.proof.client import Client
-from tests.proof.traffic import BEHIND, SEED, STUCK_SECONDS, Database, last
+from tests.proof.traffic import BEHIND, STUCK_SECONDS, Database, last
 
 SINGLY: Final = "singly"
 """This queue is consumed by partition only."""

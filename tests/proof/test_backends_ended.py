@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import asyncpg
 import pytest
 
+from tests.amounts import SCALE, SEED
 from tests.proof.conftest import Serve
-from tests.proof.traffic import SCALE, SEED, Traffic
+from tests.proof.traffic import Traffic
 
 WORKERS = 2
 SECONDS = 2 * SCALE

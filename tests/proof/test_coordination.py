@@ -18,9 +18,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tests.amounts import SCALE, SEED
 from tests.proof.client import Client
 from tests.proof.spread import OPTIONS, QUEUES, Flow, HttpDoor
-from tests.proof.traffic import SCALE, SEED
 from tests.server.cluster import Cluster, Network
 
 NAMES = ("a", "b", "c")

@@ -9,18 +9,18 @@ import signal
 
 import asyncpg
 
+from tests.amounts import KILLING_SECONDS, SEED, TRAFFIC_SECONDS
 from tests.proof.conftest import PATIENCE, Serve, Serving
-from tests.proof.traffic import SCALE, SEED, Traffic
+from tests.proof.traffic import Traffic
 
 WORKERS = 2
 KILL_EVERY = 2.0
 LOST_ANSWERS = 0.02
-KILLING = 7 + 11 * (SCALE - 1)  # seconds: more than a minute in `make faultlab`
 
 
 async def test_every_message_is_settled_once_and_in_order(serve: Serve, connection: asyncpg.Connection) -> None:
     serving = serve(WORKERS)
-    traffic = Traffic(serving.port, connection, seconds=4 * SCALE)
+    traffic = Traffic(serving.port, connection, seconds=TRAFFIC_SECONDS)
     ways = ("whole", "in_two", "failing", "retrying", "silent", "late", "refused")
     traffic.satisfied = lambda: all(traffic.happened[way] for way in ways)
     await traffic.run()
@@ -30,7 +30,7 @@ async def test_every_message_is_settled_once_and_in_order(serve: Serve, connecti
 
 async def test_killed_workers_lose_double_and_reorder_nothing(serve: Serve, connection: asyncpg.Connection) -> None:
     serving = serve(WORKERS)
-    traffic = Traffic(serving.port, connection, seconds=KILLING, forgets=LOST_ANSWERS)
+    traffic = Traffic(serving.port, connection, seconds=KILLING_SECONDS, forgets=LOST_ANSWERS)
     killer = Killer(serving)
     traffic.satisfied = lambda: killer.kills >= 3 and traffic.happened["duplicate"] > 0
     killing = asyncio.create_task(killer.run())

@@ -15,8 +15,8 @@ import pytest
 from benchmarks.load import render
 from benchmarks.load.connection import Asking
 from benchmarks.load.waiting import allow_connections, dial
+from tests.amounts import SCALE
 from tests.proof.conftest import PATIENCE, Serve
-from tests.proof.traffic import SCALE
 
 POLLS = 10_000 if SCALE >= 5 else int(1_000 * SCALE)
 QUEUES = 20

@@ -24,11 +24,11 @@ from queenmq.engine.broker import Broker
 from queenmq.engine.config import EngineConfig
 from queenmq.engine.waiters import Key, Waiters
 from queenmq.storage.directory import Directory
+from tests.amounts import SCALE
 from tests.cluster.hosts import Net
 from tests.engine.saying import ask, push, read, until
 from tests.proof.poison import CIPHER, WORKERS, BrokerDoor, Poisoner, Workers
 from tests.proof.spread import SINGLY, Flow
-from tests.proof.traffic import SCALE
 
 SECONDS = 0.6 * SCALE
 IN_CLEAR = "select count(*) from queen.messages where queue = 'bills' and not encrypted"

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
+from tests.amounts import SCALE
 from tests.proof.books import Delivery
 from tests.proof.client import Client
 from tests.proof.conftest import PATIENCE, Serving, launch
 from tests.proof.killing import Cluster, Reader
-from tests.proof.traffic import SCALE, Traffic
+from tests.proof.traffic import Traffic
 
 KILLS = max(1, int(3 * SCALE))
 LOST_ANSWERS = 0.02

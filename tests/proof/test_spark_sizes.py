@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,11 +15,10 @@ import pytest
 
 from queenmq.domain.segments import PushItem
 from queenmq.storage.store import Store
+from tests.amounts import SPARK_MESSAGES as MESSAGES
+from tests.amounts import SPARK_PARTITIONS as PARTITIONS
 from tests.conftest import Server
 
-SCALE = float(os.environ.get("PROOF_SCALE", "1"))
-PARTITIONS = min(int(10_000 * SCALE * SCALE), 100_000)
-MESSAGES = min(int(100_000 * SCALE * SCALE), 1_000_000)
 TASKS = 4
 MEGABYTE = 1 << 20
 
@@ -61,7 +59,7 @@ async def test_many_small_partitions(database: str) -> None:
 
 
 async def test_one_large_partition(database: str) -> None:
-    payload = b'"' + b"x" * 3000 + b'"'  # a task that kept what it reads would grow by 75 MB, with PROOF_SCALE=6 by 750
+    payload = b'"' + b"x" * 3000 + b'"'  # a task that kept what it reads would grow by 150 MB
     items = [PushItem(queue="deep", partition="p", payload=payload) for _ in range(MESSAGES)]
     await push(database, items, 1000)
     tasks = [await read(database, task) for task in range(TASKS)]

@@ -6,7 +6,6 @@ PROOF_SCALE=6 makes runs that many times longer, PROOF_SEED=7 repeats the choice
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections import Counter
@@ -15,11 +14,10 @@ from typing import Any, Protocol
 
 import uuid_utils
 
+from tests.amounts import SEED
 from tests.proof.books import Books, Crash, Delivery
 from tests.proof.client import Client, Reply
 
-SCALE = float(os.environ.get("PROOF_SCALE", "1"))
-SEED = int(os.environ.get("PROOF_SEED", random.randrange(10**6)))
 QUEUE = "proof"
 PARTITIONS = 200
 PRODUCERS = CONSUMERS = 20

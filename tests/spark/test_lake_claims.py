@@ -16,7 +16,7 @@ from queenmq.spark.lake.claims import Claims
 from queenmq.spark.lake.commit import Writer
 from queenmq.spark.lake.filesystem import RemoteFiles, open_lake
 from queenmq.spark.lake.manifest import Conflict
-from tests.proof.traffic import SCALE
+from tests.amounts import SCALE
 from tests.spark.lakes import Died, Message, Messages, Watched, committed, visible
 
 ARCHIVE = "archive:1"

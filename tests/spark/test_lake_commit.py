@@ -14,7 +14,7 @@ from queenmq.spark.lake import filesystem, layout, manifest
 from queenmq.spark.lake.commit import Writer
 from queenmq.spark.lake.filesystem import LocalFiles
 from queenmq.spark.lake.manifest import Batch, Conflict, Entry, Log, State
-from tests.proof.traffic import SCALE
+from tests.amounts import SCALE
 from tests.spark.lakes import Died, Message, Messages, Watched, committed, staged, visible
 
 ARCHIVE = "archive:1"

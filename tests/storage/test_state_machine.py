@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import os
 import sys
 from dataclasses import dataclass
 from typing import Literal
@@ -23,11 +22,11 @@ from queenmq.domain.ids import new_id
 from queenmq.storage.ack import BAD_LEASE, NOT_FOUND, AckItem
 from queenmq.storage.errors import AckRefused, LeaseNotHeld
 from queenmq.storage.pop import QUEUE_MODE, Claim, PopResult
+from tests.amounts import HISTORIES
 from tests.conftest import Server
 from tests.storage.machine import CURSORS, PARTITIONS, Handle, Machine, World
 from tests.storage.model import Ack, Cursor, Death, Group, Moment, Queue, Start, Verdict
 
-SCALE = float(os.environ.get("PROOF_SCALE", "1"))
 HOLDER = "lease_id = $1::uuid and partition_id = (select partition_id from queen.partitions where uid = $2::uuid)"
 
 
@@ -373,7 +372,7 @@ def test_every_history_is_as_in_the_model(embedded_server: Server) -> None:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             StorageMachine,
             settings=settings(
-                max_examples=int(80 * SCALE),
+                max_examples=HISTORIES,
                 stateful_step_count=40,
                 deadline=None,
                 database=None,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import time
 from collections import Counter
@@ -25,11 +24,11 @@ from queenmq.storage.pool import connect
 from queenmq.storage.pop import Claim, Message
 from queenmq.storage.push import push
 from queenmq.storage.store import Store
+from tests.amounts import SEED
+from tests.amounts import STRESS_SECONDS as SECONDS
 from tests.storage.deadlocks import deadlocks
 from tests.storage.ledger import ASLEEP, STUCK, Ledger
 
-SECONDS = 4 * float(os.environ.get("PROOF_SCALE", "1"))
-SEED = int(os.environ.get("PROOF_SEED", random.randrange(10**6)))
 QUEUE, OUT = "stress", "out"
 PARTITIONS = [f"p{n}" for n in range(5)]
 EXPIRE = (

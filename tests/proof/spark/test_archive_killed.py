@@ -28,8 +28,8 @@ from queenmq.spark.lake.filesystem import LocalFiles
 from queenmq.spark.lake.manifest import Log
 from queenmq.storage import holds, retention
 from queenmq.storage.store import Store
+from tests.amounts import SCALE
 from tests.proof.spark.processes import executor, kill
-from tests.proof.traffic import SCALE
 
 ROOT = Path(__file__).parents[3]
 KILLS = 1 if SCALE <= 1 else 10

@@ -19,8 +19,8 @@ from queenmq.spark.connecting import call
 from queenmq.storage import pipeline_states
 from queenmq.storage.pipeline_states import PipelineState
 from tests import children
+from tests.amounts import SCALE
 from tests.children import QUEEN
-from tests.proof.traffic import SCALE
 from tests.server.running import eventually
 
 PATIENCE = 200

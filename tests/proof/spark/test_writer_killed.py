@@ -21,9 +21,9 @@ import asyncpg
 import pytest
 
 from benchmarks.processes import tree
+from tests.amounts import SCALE
 from tests.proof.spark.processes import KilledServer, executor, kill
 from tests.proof.spark.writing import FILES_PER_BATCH, QUEUE
-from tests.proof.traffic import SCALE
 
 PATIENCE = 180.0
 KILLS = 1 if SCALE <= 1 else 10
