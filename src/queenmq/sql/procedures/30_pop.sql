@@ -29,6 +29,13 @@ language sql immutable as $$
            else (select jsonb_object_agg(key, value) from jsonb_each(retries) where key::bigint > acked) end
 $$;
 
+-- Whether a message has no retry left and has never failed alone, so that it must be delivered alone.
+create or replace function queen.is_exhausted(c queen.partition_consumers, q queen.queues, at_seq bigint) returns boolean
+language sql immutable as $$
+    select c.retries is not null and q.dlq_after_max_retries is not false
+        and coalesce((c.retries ->> at_seq::text)::integer, 0) > q.retry_limit
+$$;
+
 -- A lease that ran out is a failed attempt at its first message. When that message has no retries left and was alone in
 -- the lease, it is the culprit and is dead-lettered; when it was not alone, it is delivered alone next time, so that no
 -- message pays for its neighbour.
@@ -40,6 +47,8 @@ declare
 begin
     c.last_lease_id := c.lease_id;
     c.last_lease_to := c.acked_seq;
+    c.lapsed_lease_id := c.lease_id;
+    c.batch_limit := case when c.retries is not null then (c.batch_limit + 1) / 2 end;
     select greatest(c.acked_seq, s.last_seq - s.n) + 1 into head from queen.segments s
         where s.partition_id = c.partition_id and s.last_seq > c.acked_seq order by s.last_seq limit 1;
     if head is null or head > c.lease_to then
@@ -118,6 +127,8 @@ declare
     t timestamptz := clock_timestamp();
     visible bigint;
     below bigint;
+    alone boolean;
+    wish integer := want;
     s record;
 begin
     if c.lease_id is not null then
@@ -138,6 +149,8 @@ begin
     end if;
     if c.isolate then
         want := 1;
+    elsif c.retries is not null and not auto_ack then
+        want := least(want, c.batch_limit);
     end if;
     from_seq := c.acked_seq;
     if q.window_buffer > 0 then
@@ -160,6 +173,8 @@ begin
             below := greatest(c.acked_seq, s.last_seq - s.n);
             if got = 0 then
                 attempt := coalesce((c.retries ->> (below + 1)::text)::integer, 0) + 1;
+                alone := not auto_ack and queen.is_exhausted(c, q, below + 1);
+                want := case when alone then 1 else want end;
             end if;
             to_seq := least(s.last_seq, below + want - got);
             got := got + (to_seq - below)::integer;
@@ -168,6 +183,7 @@ begin
         end loop;
     end if;
     if got > 0 then
+        got := case when alone then wish else got end;  -- nothing else may come with it
         outcome := 'claimed';
         until := t + make_interval(secs => case when q.lease_time = 0 then 60 else q.lease_time end);
     elsif outcome is null then
@@ -176,7 +192,8 @@ begin
     if outcome = 'claimed' and not auto_ack then
         update queen.partition_consumers k set acked_seq = c.acked_seq, ready_at = until, lease_id = lease, lease_to = to_seq,
             lease_expires_at = until, last_lease_id = c.last_lease_id, last_lease_to = c.last_lease_to,
-            start_from = null, isolate = c.isolate, retries = c.retries
+            start_from = null, isolate = c.isolate, retries = c.retries, lapsed_lease_id = c.lapsed_lease_id,
+            batch_limit = least(2 * c.batch_limit, 65536)  -- for the next lease; halved again when this one settles nothing
             where k.partition_id = c.partition_id and k.group_id = c.group_id;
         return;
     end if;
@@ -200,7 +217,8 @@ begin
     end if;
     update queen.partition_consumers k set acked_seq = c.acked_seq, ready_at = c.ready_at, lease_id = null, lease_to = null,
         lease_expires_at = null, last_lease_id = c.last_lease_id, last_lease_to = c.last_lease_to, start_from = c.start_from,
-        last_consumed_at = c.last_consumed_at, consumed = c.consumed, batches = c.batches, isolate = c.isolate, retries = c.retries
+        last_consumed_at = c.last_consumed_at, consumed = c.consumed, batches = c.batches, isolate = c.isolate, retries = c.retries,
+        lapsed_lease_id = c.lapsed_lease_id
         where k.partition_id = c.partition_id and k.group_id = c.group_id;
 end $$;
 
@@ -294,6 +312,11 @@ begin
                     fetch cursors into k;
                     exit when not found;
                     seen := seen + 1;
+                    -- a message that must come alone ends a pop that has something, and is all of a pop that has nothing
+                    if claimed > 0 and not req_auto[r] and queen.is_exhausted(k.c, q, (k.c).acked_seq + 1) then
+                        wanted := 0;
+                        exit;
+                    end if;
                     d := queen.claim(k.c, k.l, q, wanted, room, req_lease[r], req_auto[r], req_start[r]);
                     continue when d.outcome <> 'claimed';
                     claimed := claimed + 1;

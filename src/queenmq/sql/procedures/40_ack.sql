@@ -6,10 +6,29 @@ drop function if exists queen.ack_v1(bigint[], integer[], uuid[], bigint[], json
 drop function if exists queen.renew_v1(uuid, integer);
 drop function if exists queen.release_v1(uuid, bigint);
 
--- Settle the messages of one lease one by one. verdicts: [[seq, status, error], ...] with ascending seq and status
--- completed, failed, retry or dlq. A completed or dead-lettered message settles everything before it. The first message
--- that is to come again holds the cursor: nothing behind it is settled. Without a lease nothing is fenced; but while nobody
--- holds one, nothing behind a message that still waits to come again (a key of retries) is settled either.
+-- Whether a group has given up a message: it is a dead letter, or the queue keeps none and its discarding was noted.
+create or replace function queen.was_given_up(pid bigint, gid integer, at_seq bigint, q queen.queues) returns boolean
+language sql stable as $$
+    select case when q.dead_letter_queue is false then exists (
+        select from queen.message_at(pid, at_seq) m
+        join queen.retention_history h on h.at >= m.created_at and h.kind = 'discarded' and h.queue_name = q.name
+        join queen.partitions p on p.partition_id = pid and p.name = h.partition_name
+        join queen.consumer_groups_metadata g on g.group_id = gid and g.name = h.consumer_group
+        where starts_with(h.detail, format('message %s,', m.id)))
+    else exists (
+        select from queen.dead_letter_queue x join queen.consumer_groups_metadata g on g.name = x.consumer_group
+        where g.group_id = gid and x.partition_id = pid and x.seq = at_seq) end
+$$;
+
+-- Settle the messages of one lease one by one. The caller has locked the partition's row against pushes, and the cursor.
+-- verdicts: [[seq, status, error, crowd], ...] with ascending seq and status completed, failed, retry or dlq; crowd is how
+-- many messages of the lease the same request fails, on all partitions (NULL, from earlier versions: those of this call).
+-- A completed or dead-lettered message settles everything before it. The first message that is to come again holds the
+-- cursor: nothing behind it is settled. Without a lease nothing is fenced; but while there is no lease on the cursor,
+-- nothing behind a message that still waits to come again (a key of retries) is settled either.
+-- A message that fails among others is never dead-lettered for that, because one of the others may be the reason: the
+-- cursor's next lease covers half as many messages (batch_limit), and one that is exhausted comes alone (see claim).
+-- failed, retry and dlq are refused for a message that is settled already, unless it was given up.
 -- replay: the same verdicts may have been applied before, and have ended the lease.
 -- Result: {"outcome", "acked", "released", "ready", "items": [{"seq", "ok", "error", "dlq"}, ...]}.
 create or replace function queen.settle(pid bigint, gid integer, lease uuid, verdicts jsonb, replay boolean) returns jsonb
@@ -27,6 +46,9 @@ declare
     loose boolean;
     blocked boolean;
     failures integer;
+    own integer;
+    crowd integer;
+    exhausted boolean;
     at_seq bigint;
     v jsonb;
     problem text;
@@ -36,8 +58,8 @@ declare
     again_seqs bigint[] := '{}';
     again_failures integer[] := '{}';
 begin
-    select l.last_seq into newest from queen.partition_lookup l where l.partition_id = pid for share;
-    select k.* into c from queen.partition_consumers k where k.partition_id = pid and k.group_id = gid for update;
+    select l.last_seq into newest from queen.partition_lookup l where l.partition_id = pid;
+    select k.* into c from queen.partition_consumers k where k.partition_id = pid and k.group_id = gid;
     if not found then
         return jsonb_build_object('outcome', 'unknown');
     end if;
@@ -56,20 +78,28 @@ begin
         c.acked_seq := queen.start_seq(pid, nullif(c.start_from, 'infinity'));
     end if;
     start := c.acked_seq;
+    select count(distinct x -> 0), greatest(count(distinct x -> 0), max((x ->> 3)::integer)) into own, crowd
+        from jsonb_array_elements(verdicts) x
+        where x ->> 1 = 'failed' and (x ->> 0)::bigint > start and (x ->> 0)::bigint <= top;
     for v in select * from jsonb_array_elements(verdicts) loop
         at_seq := (v ->> 0)::bigint;
         problem := null;
         dead := false;
         blocked := held or (loose and exists (
             select from jsonb_object_keys(c.retries) k where k::bigint > c.acked_seq and k::bigint < at_seq));
-        if replay and fenced and lease = c.last_lease_id and v ->> 1 in ('failed', 'retry') then
-            null;
+        if replay and fenced and lease = c.last_lease_id and c.lapsed_lease_id is distinct from lease
+            and v ->> 1 in ('failed', 'retry') and at_seq > c.last_lease_to
+            and (at_seq <= c.acked_seq or c.retries ? at_seq::text)
+        then
+            null;  -- this verdict has ended the lease
         elsif at_seq > top then
             problem := 'Invalid or expired lease';
         elsif at_seq <= c.acked_seq then
-            dead := v ->> 1 in ('failed', 'dlq') and exists (
-                select from queen.dead_letter_queue x join queen.consumer_groups_metadata g on g.name = x.consumer_group
-                where g.group_id = gid and x.partition_id = pid and x.seq = at_seq);
+            if v ->> 1 in ('failed', 'dlq') and queen.was_given_up(pid, gid, at_seq, q) then
+                dead := q.dead_letter_queue is not false;
+            elsif v ->> 1 <> 'completed' then
+                problem := 'Not applied: this message or a later one of its partition is acknowledged already';
+            end if;
         elsif blocked and v ->> 1 in ('completed', 'dlq') then
             problem := 'Not acknowledged: an earlier message of this partition is to be delivered again';
         elsif v ->> 1 = 'completed' then
@@ -85,17 +115,16 @@ begin
             if again_seqs[cardinality(again_seqs)] = at_seq then
                 failures := again_failures[cardinality(again_failures)] + 1;
             end if;
-            if not blocked and (v ->> 1 = 'dlq' or (failures > q.retry_limit and q.dlq_after_max_retries is not false)) then
+            exhausted := failures > q.retry_limit and q.dlq_after_max_retries is not false;
+            if not blocked and (v ->> 1 = 'dlq' or (exhausted and crowd = 1)) then
                 perform queen.dead_letter(pid, gid, at_seq, coalesce(nullif(v ->> 2, ''),
                     case when v ->> 1 = 'dlq' then 'Moved to the dead letter queue by the consumer' else 'Retries exhausted' end), failures - 1);
                 c.acked_seq := at_seq;
                 dead := q.dead_letter_queue is not false;
             else
-                if v ->> 1 = 'failed' then
-                    again_seqs := array_append(again_seqs, at_seq);
-                    again_failures := array_append(again_failures, failures);
-                    wait := case when held then wait else q.retry_delay end;
-                end if;
+                again_seqs := array_append(again_seqs, at_seq);
+                again_failures := array_append(again_failures, case when exhausted then least(failures, q.retry_limit + 1) else failures end);
+                wait := case when held then wait else q.retry_delay end;
                 held := true;
             end if;
         end if;
@@ -103,6 +132,8 @@ begin
     end loop;
     if not fenced then
         if cardinality(again_seqs) > 0 then
+            c.retries := queen.open_retries(c.retries, c.acked_seq);
+            c.batch_limit := case when crowd > 1 then greatest(1, own / 2) when c.retries is not null then (c.batch_limit + 1) / 2 end;
             c.retries := coalesce(c.retries, '{}') || (
                 select jsonb_object_agg(a.seq, a.failures order by a.ord)
                 from unnest(again_seqs, again_failures) with ordinality a (seq, failures, ord));
@@ -123,6 +154,7 @@ begin
     if c.acked_seq > start then
         c.isolate := false;
         c.retries := queen.open_retries(c.retries, c.acked_seq);
+        c.batch_limit := case when c.retries is not null then c.batch_limit end;
         c.last_consumed_at := t;
         c.consumed := c.consumed + c.acked_seq - start;
         c.start_from := null;
@@ -142,7 +174,8 @@ begin
     end if;
     update queen.partition_consumers k set acked_seq = c.acked_seq, ready_at = c.ready_at, lease_id = c.lease_id, lease_to = c.lease_to,
         lease_expires_at = c.lease_expires_at, last_lease_id = c.last_lease_id, last_lease_to = c.last_lease_to, start_from = c.start_from,
-        retries = c.retries, isolate = c.isolate, last_consumed_at = c.last_consumed_at, consumed = c.consumed, batches = c.batches
+        retries = c.retries, isolate = c.isolate, batch_limit = c.batch_limit, last_consumed_at = c.last_consumed_at,
+        consumed = c.consumed, batches = c.batches
         where k.partition_id = c.partition_id and k.group_id = c.group_id;
 end $$;
 
@@ -214,7 +247,8 @@ begin
             where c.lease_id = any (leases) and (pid is null or c.partition_id = pid) order by c.partition_id, c.group_id for update
         ), freed as (
             update queen.partition_consumers c set lease_id = null, lease_to = null, lease_expires_at = null,
-                last_lease_id = c.lease_id, last_lease_to = c.acked_seq, ready_at = clock_timestamp()
+                last_lease_id = c.lease_id, last_lease_to = c.acked_seq, lapsed_lease_id = c.lease_id,
+                batch_limit = (c.batch_limit + 1) / 2, ready_at = clock_timestamp()
             from held h where c.partition_id = h.partition_id and c.group_id = h.group_id
             returning c.partition_id, c.group_id
         )

@@ -5,9 +5,9 @@ drop function if exists queen.transaction_v1(uuid[], boolean, bigint[], integer[
 drop function if exists queen.transaction_v1(uuid[], boolean, bigint[], integer[], uuid[], jsonb[],
     bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[], integer[], integer[]);
 
--- required: leases that must be held now (on a replay after a lost answer, or have been the last: the first attempt may
--- have ended them). ack_*: as ack_v1, every run with verdicts; push_*: as push_v1. An ack that cannot be applied fails the
--- whole call with QM005 and the reason; unique_violation as in push_v1.
+-- required: leases that must be held now (on a replay after a lost answer, or have been the last and ended by an ack, which
+-- may be that of the first attempt). ack_*: as ack_v1, every run with verdicts; push_*: as push_v1. An ack that cannot be
+-- applied fails the whole call with QM005 and the reason; unique_violation as in push_v1.
 create or replace function queen.transaction_v1(
     required uuid[], replay boolean,
     ack_pids bigint[], ack_gids integer[], ack_leases uuid[], ack_verdicts jsonb[],
@@ -32,7 +32,8 @@ begin
     foreach lease in array required loop
         if not exists (select from queen.partition_consumers c where c.lease_id = lease and c.lease_expires_at > t)
             and not (replay and exists (
-                select from queen.partition_consumers c where c.partition_id = any (ack_pids) and c.last_lease_id = lease))
+                select from queen.partition_consumers c where c.partition_id = any (ack_pids) and c.last_lease_id = lease
+                and c.lapsed_lease_id is distinct from lease))
         then
             raise exception 'required lease % is not held', lease using errcode = 'QM004', detail = lease::text;
         end if;

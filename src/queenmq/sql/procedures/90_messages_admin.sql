@@ -143,8 +143,9 @@ begin
     select max(g.last_seq) into before from queen.segments g where g.partition_id = pid and g.last_seq < at_seq;
     update queen.partition_consumers c set lease_to = before
         where c.partition_id = pid and c.lease_to = at_seq and before > c.acked_seq;
-    update queen.partition_consumers c set last_lease_id = c.lease_id, last_lease_to = c.acked_seq, lease_id = null, lease_to = null,
-        lease_expires_at = null, ready_at = clock_timestamp() where c.partition_id = pid and c.lease_to = at_seq;
+    update queen.partition_consumers c set last_lease_id = c.lease_id, last_lease_to = c.acked_seq, lapsed_lease_id = c.lease_id,
+        lease_id = null, lease_to = null, lease_expires_at = null, ready_at = clock_timestamp()
+        where c.partition_id = pid and c.lease_to = at_seq;
 end $$;
 
 -- Lock a partition and its cursors, and find a message in it: NULL when there is no such partition or message.
