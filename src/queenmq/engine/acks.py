@@ -1,8 +1,11 @@
 """Acks: the requests of a flush are settled together, and each gets its own results.
 
 A request is cut into stretches of one lease on one partition. A stretch of only completed messages of a lease that is
-remembered is just its highest sequence number; these, of all requests, are one set-based call. Everything else, and
-what that call refuses, goes message by message through `storage.ack`.
+remembered is plain: it is just its highest sequence number, and the plain ones of all requests are one set-based call.
+Everything else, and what that call refuses, goes message by message through `storage.ack`.
+
+On one cursor (partition and group) requests take effect in the order of their arrival. So the plain call takes what
+stands before the first request on that cursor that is not plain; that request and all behind it follow one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from ..storage import ack as storage
 from ..storage.ack import AckItem, AckResult
 from ..storage.pop import QUEUE_MODE
 from ..wire.requests import AckEntry
-from .batcher import Batcher
+from .batcher import LANES, Batcher
 from .budget import Budget
 from .config import EngineConfig
 from .isolation import isolated
@@ -50,7 +53,7 @@ class Stretch:
 
 
 class AckRequest:
-    __slots__ = ("future", "group", "size", "stretches", "unsure", "weight")
+    __slots__ = ("_lanes", "failed_before", "future", "group", "size", "stretches", "unsure", "weight")
 
     def __init__(
         self, stretches: list[Stretch], group: str, size: int, weight: int, future: asyncio.Future[list[Stretch]]
@@ -61,9 +64,19 @@ class AckRequest:
         self.weight = weight
         self.future = future
         self.unsure = False  # one was refused that an attempt before may have settled
+        self._lanes = 0
+        self.failed_before: dict[str | None, int] = {}  # by lease, what an attempt before has settled
 
     def lanes(self) -> int:
-        return 0
+        """By partition, so that a request never overtakes an earlier one in a flush beside it."""
+        if not self._lanes:
+            for stretch in self.stretches:
+                self._lanes |= 1 << hash(stretch.partition_uid.lower()) % LANES
+        return self._lanes
+
+    def cursor(self, stretch: Stretch) -> tuple[str, str]:
+        """What the stretch is about, however the client writes the partition's uid."""
+        return stretch.partition_uid.lower(), self.group
 
 
 class Acks:
@@ -119,18 +132,40 @@ class Acks:
     async def _attempt(self, batch: list[AckRequest], db: asyncpg.Connection, again: bool) -> None:
         open_ones = [each for request in batch for each in request.stretches if not each.done]
         await self._leases.read(db, [each.lease_id for each in open_ones if each.lease_id])
-        plain: list[tuple[AckRequest, Stretch]] = []
-        other: list[tuple[AckRequest, Stretch]] = []
+        if runs := self._plain(batch):
+            await self._plainly(runs, db)
+        rest = [
+            (number, request, stretch)
+            for number, request in enumerate(batch)
+            for stretch in request.stretches
+            if not stretch.done
+        ]
+        if rest:
+            await self._one_by_one(rest, db, again)
+
+    def _plain(self, batch: list[AckRequest]) -> dict[tuple[int, int], list[Stretch]]:
+        """What the plain call may take: of each cursor the first requests, while they are plain and of one lease."""
+        runs: dict[tuple[int, int], list[Stretch]] = {}
+        closed: set[tuple[str, str]] = set()  # cursors of which a request before must be settled first
         for request in batch:
+            plain = []
             for stretch in request.stretches:
                 if stretch.done:
                     continue
-                fits = self._fits(stretch, request.group)
-                (plain if fits else other).append((request, stretch))
-        for round_ in _rounds(plain):
-            other += await self._plainly(round_, db)
-        if other:
-            await self._one_by_one(other, db, again)
+                if self._fits(stretch, request.group):
+                    plain.append(stretch)
+                else:
+                    closed.add(request.cursor(stretch))
+            for stretch in plain:
+                held = stretch.held
+                if held is None or (closed and request.cursor(stretch) in closed):
+                    continue
+                run = runs.setdefault((held.partition_id, held.group_id), [])
+                if run and run[0].lease_id != stretch.lease_id:
+                    closed.add(request.cursor(stretch))
+                else:
+                    run.append(stretch)
+        return runs
 
     def _fits(self, stretch: Stretch, group: str) -> bool:
         """Whether the highest sequence number says it all."""
@@ -141,46 +176,49 @@ class Acks:
         stretch.upto = upto or 0
         return upto is not None
 
-    async def _plainly(
-        self, runs: dict[tuple[int, int], list[tuple[AckRequest, Stretch]]], db: asyncpg.Connection
-    ) -> list[tuple[AckRequest, Stretch]]:
-        """Settle runs that touch different cursors; returns what was refused."""
+    async def _plainly(self, runs: dict[tuple[int, int], list[Stretch]], db: asyncpg.Connection) -> None:
+        """Settle runs of different cursors; the stretches of one that is refused are not done."""
         keys = list(runs)
-        leases = [runs[key][0][1].lease_id for key in keys]
-        uptos = [max([stretch.upto for _, stretch in runs[key]]) for key in keys]
+        leases = [runs[key][0].lease_id for key in keys]
+        uptos = [max([stretch.upto for stretch in runs[key]]) for key in keys]
         rows = await storage.call_plain(db, [pid for pid, _ in keys], [gid for _, gid in keys], leases, uptos)
         self._written(len(keys))
-        refused = dict(runs)
         for number, released, more in rows:
-            run = refused.pop(keys[number - 1])
-            held = run[0][1].held
-            for _, stretch in run:
+            run = runs[keys[number - 1]]
+            held = run[0].held
+            for stretch in run:
                 stretch.released = released
                 stretch.done = True
             if released and held is not None:
-                self._leases.forget(leases[number - 1] or "", run[0][1].partition_uid)
-                self._released(held.queue, run[0][1].partition_uid, held.group)
+                self._leases.forget(leases[number - 1] or "", run[0].partition_uid)
+                self._released(held.queue, run[0].partition_uid, held.group)
                 if more:
                     self._freed(held.queue, held.partition, held.group)
-        return [part for run in refused.values() for part in run]
 
-    async def _one_by_one(self, parts: list[tuple[AckRequest, Stretch]], db: asyncpg.Connection, again: bool) -> None:
-        items = [_item(entry, request.group, stretch.held) for request, stretch in parts for entry in stretch.entries]
+    async def _one_by_one(
+        self, parts: list[tuple[int, AckRequest, Stretch]], db: asyncpg.Connection, again: bool
+    ) -> None:
+        """Settle the rest, in the order of the requests' numbers."""
+        items = [
+            _item(entry, request, stretch, number) for number, request, stretch in parts for entry in stretch.entries
+        ]
         settlement = storage.Settlement(items)
         try:
             await settlement.run(db, replay=again)
         finally:
             self._note(parts, settlement, again)
 
-    def _note(self, parts: list[tuple[AckRequest, Stretch]], settlement: storage.Settlement, again: bool) -> None:
+    def _note(self, parts: list[tuple[int, AckRequest, Stretch]], settlement: storage.Settlement, again: bool) -> None:
         position = 0
         freed: set[tuple[str, str, str]] = set()
-        for request, stretch in parts:
+        for _, request, stretch in parts:
             first, position = position, position + len(stretch.entries)
             if not settlement.settled(first, len(stretch.entries)):
                 continue
             stretch.done = True
             stretch.results = settlement.results[first:position]
+            failed = sum([entry.status == "failed" for entry in stretch.entries])
+            request.failed_before[stretch.lease_id] = request.failed_before.get(stretch.lease_id, 0) + failed
             request.unsure |= again and any(result.passed for result in stretch.results)
             for result in stretch.results:
                 if result.lease_released and result.queue is not None and result.partition is not None:
@@ -204,26 +242,15 @@ def _stretches(entries: Sequence[AckEntry]) -> list[Stretch]:
     return stretches
 
 
-def _rounds(
-    parts: list[tuple[AckRequest, Stretch]],
-) -> list[dict[tuple[int, int], list[tuple[AckRequest, Stretch]]]]:
-    """Calls in which each (partition, group) stands once, under one lease; almost always there is one."""
-    rounds: list[dict[tuple[int, int], list[tuple[AckRequest, Stretch]]]] = []
-    for request, stretch in parts:
-        if stretch.held is None:
-            continue
-        key = (stretch.held.partition_id, stretch.held.group_id)
-        for each in rounds:
-            run = each.setdefault(key, [])
-            if not run or run[0][1].lease_id == stretch.lease_id:
-                run.append((request, stretch))
-                break
-        else:
-            rounds.append({key: [(request, stretch)]})
-    return rounds
-
-
-def _item(entry: AckEntry, group: str, held: Held | None) -> AckItem:
-    status = "completed" if entry.status in _COMPLETED else entry.status or ""
-    seq = None if held is None else held.seq(entry.transaction_id)
-    return AckItem(entry.partition_id, entry.transaction_id, seq, status, group, entry.lease_id or None, entry.error)
+def _item(entry: AckEntry, request: AckRequest, stretch: Stretch, number: int) -> AckItem:
+    return AckItem(
+        entry.partition_id,
+        entry.transaction_id,
+        None if stretch.held is None else stretch.held.seq(entry.transaction_id),
+        "completed" if entry.status in _COMPLETED else entry.status or "",
+        request.group,
+        stretch.lease_id,
+        entry.error,
+        number,
+        request.failed_before.get(stretch.lease_id, 0),
+    )

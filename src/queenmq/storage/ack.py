@@ -1,14 +1,15 @@
 """Ack: say what became of delivered messages.
 
-Items are gathered into runs, one per (partition, group, lease). A run of only completed messages is just its highest
-sequence number and is settled with all others in one statement; a run with failures is settled message by message.
+Items are gathered into runs, one per request and (partition, group, lease). A run of only completed messages is just
+its highest sequence number and is settled with all others in one statement; a run with failures is settled message by
+message. Runs of one cursor are settled one after another, in the order in which their requests arrived.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -38,6 +39,8 @@ class AckItem:
     group: str = QUEUE_MODE
     lease_id: str | None = None
     error: str | None = None
+    request: int = 0  # requests of one cursor take effect in the order of these numbers
+    failed_before: int = 0  # messages of its lease that an earlier attempt of its request has failed
 
 
 @dataclass(slots=True)
@@ -55,22 +58,26 @@ class AckResult:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """The items of one lease on one (partition, group), in the order of their messages."""
+    """What one request says of one lease on one (partition, group), in the order of the messages."""
 
     partition_id: int
     group_id: int
     lease_id: str | None
     items: list[tuple[int, int, AckItem]]  # (seq, index, item)
     one_by_one: bool = False
+    crowd: int = 0  # messages that the request fails under this lease, on all partitions
 
     def upto(self) -> int:
         return self.items[-1][0]
 
+    def completes(self) -> bool:
+        return all(item.status == "completed" for _, _, item in self.items)
+
     def verdicts(self) -> str | None:
         """The items as `queen.settle` takes them; None when the highest sequence number says it all."""
-        if not self.one_by_one and all(item.status == "completed" for _, _, item in self.items):
+        if not self.one_by_one and self.completes():
             return None
-        return json.dumps([[seq, item.status, item.error] for seq, _, item in self.items])
+        return json.dumps([[seq, item.status, item.error, self.crowd] for seq, _, item in self.items])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,7 @@ class Settlement:
             if refused:
                 await _settle(db, refused, self.results, replay)
                 self._close(refused)
+        await _name_holders(db, self._items, self.results)
 
     def _close(self, runs: Sequence[Run]) -> None:
         self._open.difference_update(index for run in runs for _, index, _ in run.items)
@@ -188,7 +196,7 @@ async def resolve(db: Executor, items: Sequence[AckItem]) -> tuple[list[AckResul
             [item.transaction_id for item in chosen],
             [item.seq for item in chosen],
         )
-    runs: dict[tuple[int, int, str | None], Run] = {}
+    runs: dict[tuple[int, int, int, str | None], Run] = {}
     for row in rows:
         index = usable[row["ord"] - 1]
         item, result = items[index], results[index]
@@ -203,11 +211,61 @@ async def resolve(db: Executor, items: Sequence[AckItem]) -> tuple[list[AckResul
             result.error = BAD_LEASE
             continue
         lease = item.lease_id.lower() if item.lease_id else None
-        key = (row["partition_id"], group_id, lease)
-        runs.setdefault(key, Run(*key, [])).items.append((row["seq"], index, item))
-    for run in runs.values():
+        key = (item.request, row["partition_id"], group_id, lease)
+        runs.setdefault(key, Run(*key[1:], [])).items.append((row["seq"], index, item))
+    _count_crowds(runs)
+    return results, _joined(runs.values())
+
+
+def _count_crowds(runs: dict[tuple[int, int, int, str | None], Run]) -> None:
+    """How many messages each request fails under each lease: none of several is taken for the culprit."""
+    failed: dict[tuple[int, str | None], set[tuple[int, int]]] = {}
+    for (request, pid, _, lease), run in runs.items():
+        messages = {(pid, seq) for seq, _, item in run.items if item.status == "failed"}
+        failed.setdefault((request, lease), set()).update(messages)
+    for (request, _, _, lease), run in runs.items():
+        run.crowd = len(failed[request, lease]) + run.items[0][2].failed_before
+
+
+def _joined(runs: Iterable[Run]) -> list[Run]:
+    """Runs of one lease that follow each other and only complete messages are one: their order makes no difference."""
+    joined: list[Run] = []
+    last: dict[tuple[int, int], Run] = {}
+    for run in runs:
+        before = last.get((run.partition_id, run.group_id))
+        if before is not None and before.lease_id == run.lease_id and before.completes() and run.completes():
+            before.items += run.items
+            continue
+        last[run.partition_id, run.group_id] = run
+        joined.append(run)
+    for run in joined:
         run.items.sort(key=lambda entry: entry[:2])
-    return results, list(runs.values())
+    return joined
+
+
+async def _name_holders(db: Executor, items: Sequence[AckItem], results: Sequence[AckResult]) -> None:
+    """Where a lease was refused because it is that of another group, say so: the group is what the client forgot."""
+    refused = [n for n, result in enumerate(results) if result.error == BAD_LEASE and is_uuid(items[n].lease_id or "")]
+    if refused:
+        holders = await lease_holders(db, [items[n].lease_id or "" for n in refused])
+        for n in refused:
+            lease = (items[n].lease_id or "").lower()
+            results[n].error = not_holder(holders.get((lease, items[n].partition_uid.lower())), items[n].group)
+
+
+async def lease_holders(db: Executor, lease_ids: Sequence[str]) -> dict[tuple[str, str], str]:
+    """The groups that hold these leases now, by lease and uid of the partition."""
+    async with translated():
+        rows = await db.fetch(sql.query("lease_holders"), lease_ids)
+    return {(str(row["lease_id"]), str(row["uid"])): row["name"] for row in rows}
+
+
+def not_holder(holder: str | None, group: str) -> str:
+    """Why an ack of this group is refused, given the group that holds its lease."""
+    if holder is None or holder == group:
+        return BAD_LEASE
+    given = "names no consumerGroup" if group == QUEUE_MODE else f"is for consumerGroup {group!r}"
+    return f"{BAD_LEASE}: consumerGroup {holder!r} holds it, and this ack {given}"
 
 
 def report(run: Run, answer: str, released: bool, results: list[AckResult]) -> bool:

@@ -18,7 +18,7 @@ import asyncpg
 from .. import sql
 from ..domain.ids import is_uuid
 from ..domain.segments import Parcel, PushItem, Segment, Verdict
-from .ack import AckItem, AckResult, Run, report, resolve
+from .ack import BAD_LEASE, AckItem, AckResult, Run, lease_holders, not_holder, report, resolve
 from .directory import Directory
 from .errors import AckRefused, LeaseNotHeld, PartitionGone, QueueFull, StaleConfig, StorageError, translate
 from .pool import Executor, undeadlocked
@@ -85,6 +85,8 @@ class Transaction:
                     raise
                 if isinstance(known, QueueFull) and await self._plan.drop_stored(db):
                     continue  # what the attempt before has stored fills the queue too
+                if isinstance(known, AckRefused):
+                    raise await self._explained(db, known, runs) from error
                 if not isinstance(known, PartitionGone | StaleConfig):
                     raise known from error
                 await self._plan.recover(db, error)
@@ -98,7 +100,8 @@ class Transaction:
         found = {index for run in runs for _, index, _ in run.items}
         for result in results:
             if result.error is not None and result.index not in found:
-                raise AckRefused(result.error, detail=str(result.index))
+                item = self._acks[result.index]
+                raise await self._refusal(db, result.error, [item.lease_id or ""], item, str(result.index))
         for run in runs:
             run.one_by_one = True
             if run.lease_id is None and self._required:
@@ -108,8 +111,25 @@ class Transaction:
     async def _holder(self, db: Executor, run: Run) -> str:
         held = await db.fetchval(sql.query("lease_among"), run.partition_id, run.group_id, self._required)
         if held is None:
-            raise AckRefused("Invalid or expired lease", detail=str(run.items[0][1]))
+            _, index, item = run.items[0]
+            raise await self._refusal(db, BAD_LEASE, self._required, item, str(index))
         return str(held)
+
+    async def _explained(self, db: Executor, refused: AckRefused, runs: list[Run]) -> AckRefused:
+        """`detail` of the refusal counts the runs from 1."""
+        run = runs[int(refused.detail or 1) - 1]
+        return await self._refusal(db, str(refused), [run.lease_id or ""], run.items[0][2], refused.detail)
+
+    async def _refusal(
+        self, db: Executor, reason: str, leases: Sequence[str], item: AckItem, detail: str | None
+    ) -> AckRefused:
+        """A lease that another group holds on the partition of the item is named together with that group."""
+        known = [lease.lower() for lease in leases if is_uuid(lease)]
+        if reason == BAD_LEASE and known:
+            holders = await lease_holders(db, known)
+            names = [holders.get((lease, item.partition_uid.lower())) for lease in known]
+            reason = not_holder(next(filter(None, names), None), item.group)
+        return AckRefused(reason, detail=detail)
 
     def _committed(self, row: asyncpg.Record, results: list[AckResult], runs: list[Run]) -> Committed:
         for run, answer in zip(runs, row["settled"], strict=True):

@@ -95,6 +95,14 @@ join queen.queues q on q.queue_id = p.queue_id
 left join queen.consumer_groups_metadata g on g.queue_id = p.queue_id and g.name = a.group_name and g.registered
 order by a.ord;
 
+-- name: lease_holders
+-- Which group holds each of these leases, on which partition.
+select c.lease_id, p.uid, g.name
+from queen.partition_consumers c
+join queen.partitions p on p.partition_id = c.partition_id
+join queen.consumer_groups_metadata g on g.group_id = c.group_id
+where c.lease_id = any ($1::uuid[]) and c.lease_expires_at > clock_timestamp();
+
 -- name: ack
 select * from queen.ack_v1($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::bigint[], $5, $6);
 
