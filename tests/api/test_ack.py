@@ -63,7 +63,7 @@ async def test_acking_what_was_taken_without_a_lease_succeeds(api: Api) -> None:
 async def test_an_ack_counts_for_its_group(api: Api) -> None:
     await api.push("orders", 1)
     (message,) = await api.take("orders", consumerGroup="a")
-    assert (await api.ack(message, consumerGroup="b"))["error"] == BAD_LEASE
+    assert (await api.ack(message, consumerGroup="b"))["error"].startswith(BAD_LEASE)
     assert (await api.ack(message, consumerGroup="a"))["success"] is True
     (result,) = await api.ack_batch(receipt((await api.take("orders", consumerGroup="b"))[0]), group="b")
     assert result["success"] is True
@@ -264,3 +264,32 @@ async def test_a_lease_that_was_lost_settles_nothing(api: Api) -> None:
     result = await api.ack(message)
     assert (result["success"], result["error"]) == (False, BAD_LEASE)
     assert (await api.ack(again))["success"] is True
+
+
+@pytest.mark.parametrize("verdict", ["failed", "dlq"])
+async def test_a_failure_is_not_overtaken_by_the_ack_of_a_later_message(api: Api, verdict: str) -> None:
+    """Between the two stands an ack of another partition."""
+    await api.configure("orders", retryDelay=0)
+    await api.push("orders", "m1", "m2", partition="a")
+    await api.push("orders", "n1", partition="b")
+    messages = {m["data"]: m for m in await api.take("orders", batch=9, partitions=2)}
+    results = await api.ack_batch(
+        *[receipt(messages["m1"], verdict), receipt(messages["n1"], "completed"), receipt(messages["m2"], "completed")]
+    )
+    letters = await api.broker.store.pool.fetchval("select count(*) from queen.dead_letter_queue")
+    if verdict == "failed":
+        assert [result["success"] for result in results] == [True, True, False]
+        assert data(await api.take("orders", "a", batch=9)) == ["m1", "m2"]
+    else:
+        assert [result["success"] for result in results] == [True, True, True]
+        assert letters == 1
+
+
+async def test_an_ack_without_its_group_names_the_group_that_holds_the_lease(api: Api) -> None:
+    await api.push("orders", 1)
+    (message,) = await api.take("orders", consumerGroup="workers")
+    sentence = f"{BAD_LEASE}: consumerGroup 'workers' holds it, and this ack names no consumerGroup"
+    assert (await api.ack(message, consumerGroup=None))["error"] == sentence
+    (result,) = await api.ack_batch(receipt(message))
+    assert (result["success"], result["error"]) == (False, sentence)
+    assert (await api.ack(message, consumerGroup="workers"))["success"] is True

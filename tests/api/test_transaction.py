@@ -243,3 +243,22 @@ async def test_a_repeated_transaction_with_leased_acks_is_recognised_by_its_leas
     result = await api.ack_batch(receipt(message))
     assert result[0]["success"] is True
     assert data(await api.take("out", batch=5)) == [1]
+
+
+@pytest.mark.parametrize("lease_of_its_own", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+async def test_an_ack_without_its_group_names_the_group_that_holds_the_lease(
+    api: Api, lease_of_its_own: bool, known: bool
+) -> None:
+    await api.push("in", "a")
+    (message,) = await api.take("in", consumerGroup="workers")
+    if known:
+        assert len(await api.take("in")) == 1
+    fields = {"leaseId": message["leaseId"]} if lease_of_its_own else {}
+    body = await commit(api, ack(message, **fields), push("out", "b"), leases=[message["leaseId"]])
+    assert body["success"] is False
+    assert body["error"] == (
+        "ACK operation failed: Invalid or expired lease: consumerGroup 'workers' holds it, and this ack names no"
+        " consumerGroup"
+    )
+    assert await api.take("out") == []

@@ -14,6 +14,8 @@ import pytest
 from queenmq.domain.ids import new_id
 from queenmq.domain.segments import PushItem
 from queenmq.storage.ack import BAD_LEASE, NOT_FOUND, AckItem
+from queenmq.storage.ack import ack as settle
+from queenmq.storage.pop import QUEUE_MODE
 from queenmq.storage.queues import configure
 from queenmq.storage.store import Store
 from tests.storage.shorthand import QUEUE, ack, ack_of, claim, cursor, held, numbers, push
@@ -252,6 +254,56 @@ class TestFencing:
         assert await ack(store, won, 1, group="fresh", lease=None)
         assert numbers(await store.pop(QUEUE, "fresh", batch=9)) == [2]
         assert not await ack(store, won, 1, group="other")
+
+    @pytest.mark.parametrize("status", ["failed", "retry"])
+    @pytest.mark.parametrize("end", ["expired", "given back", "settled by another ack"])
+    async def test_a_replay_is_not_answered_for_an_ack_that_was_never_applied(
+        self, store: Store, status: str, end: str
+    ) -> None:
+        """The answer to the first attempt was lost, and so was the attempt; then the lease ended in another way."""
+        await push(store, 1, 2)
+        won = await claim(store, batch=2)
+        if end == "expired":
+            await expire_leases(store.pool)
+            await claim(store, batch=1)
+        elif end == "given back":
+            await store.release(held(won))
+        else:
+            assert await ack(store, won, 2)
+        answer = (await settle(store.pool, [ack_of(won, 1, status)], replay=True))[0]
+        assert not answer.success
+
+    @pytest.mark.parametrize("status", ["failed", "retry"])
+    async def test_a_replay_is_answered_for_an_ack_that_was_applied_and_came_again(
+        self, store: Store, status: str
+    ) -> None:
+        await store.configure(QUEUE, retryDelay=0)
+        await push(store, 1, 2)
+        won = await claim(store, batch=2)
+        assert await ack(store, won, 1, status)
+        again = await claim(store, batch=2)
+        for _ in range(2):
+            assert (await settle(store.pool, [ack_of(won, 1, status)], replay=True))[0].success
+            assert await ack(store, again, 1)
+
+    async def test_a_lease_of_another_group_is_refused_with_its_name(self, store: Store) -> None:
+        await push(store, 1)
+        won = await claim(store, group="workers")
+        for group, given in (
+            (QUEUE_MODE, "this ack names no consumerGroup"),
+            ("others", "this ack is for consumerGroup 'others'"),
+        ):
+            answer = (await store.ack([ack_of(won, 1, group=group)]))[0]
+            assert answer.error == f"{BAD_LEASE}: consumerGroup 'workers' holds it, and {given}"
+        await expire_leases(store.pool)
+        assert (await store.ack([ack_of(won, 1)]))[0].error == BAD_LEASE
+
+    async def test_a_lease_on_another_partition_is_not_named(self, store: Store) -> None:
+        await push(store, 1, partition="a")
+        await push(store, 1, partition="b")
+        first, second = await claim(store, group="workers"), await claim(store, group="workers")
+        answer = (await store.ack([ack_of(first, 1, lease=second.lease_id)]))[0]
+        assert answer.error == BAD_LEASE
 
     async def test_seek_makes_old_leases_unknown(self, store: Store) -> None:
         await push(store, 1, 2)

@@ -244,6 +244,25 @@ class TestReplay:
         assert await stored(store) == [1]
         assert (await cursor(store))["acked_seq"] == 1
 
+    @pytest.mark.parametrize("status", ["completed", "failed", "retry", "dlq"])
+    @pytest.mark.parametrize("end", ["expired", "given back"])
+    async def test_a_lease_that_ended_before_the_first_attempt_is_not_taken_for_its_doing(
+        self, store: Store, status: str, end: str
+    ) -> None:
+        """The first attempt was lost without a commit, and meanwhile another consumer got the message."""
+        await push(store, 1)
+        won = await claim(store)
+        transaction = store.transaction([ack_of(won, 1, status)], [output(1)], [held(won)])
+        if end == "expired":
+            await expire_leases(store.pool)
+        else:
+            await store.release(held(won))
+        fresh = await claim(store)
+        with pytest.raises(LeaseNotHeld):
+            await store.commit(transaction, replay=True)
+        assert await stored(store) == []
+        assert await ack(store, fresh, 1)
+
 
 async def test_transactions_over_the_same_partitions_do_not_deadlock(store: Store) -> None:
     """Each acks in some partitions and pushes to others, in orders of its own."""

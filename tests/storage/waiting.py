@@ -8,7 +8,7 @@ from typing import Any
 from queenmq.storage.store import Store
 
 
-async def is_waiting(store: Store, work: asyncio.Task[Any]) -> bool:
+async def is_waiting(store: Store, work: asyncio.Future[Any]) -> bool:
     """True as soon as somebody waits for a lock; False when the work ends without."""
     while not work.done():
         if await store.pool.fetchval(
