@@ -13,6 +13,8 @@ SEED = int(os.environ.get("PROOF_SEED", random.randrange(10**6)))
 
 HISTORIES = int(220 * SCALE)
 """Histories of 40 steps that the state machine of the storage compares with its model."""
+ENGINE_HISTORIES = int(40 * SCALE)
+"""The same through the engine of two workers."""
 STRESS_SECONDS = 6 * SCALE
 TRAFFIC_SECONDS = 6 * SCALE
 """Of the end-to-end proof without faults."""

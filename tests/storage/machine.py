@@ -23,7 +23,7 @@ Planned = list[tuple[Message, PushItem]]
 
 CURSORS = """
     select q.name as queue, g.name as "group", p.name as partition, c.acked_seq, c.lease_id::text, c.lease_to,
-           c.last_lease_id::text, c.last_lease_to, c.retries, c.isolate, c.ready_at is null as drained
+           c.last_lease_id::text, c.last_lease_to, c.retries, c.isolate, c.batch_limit, c.ready_at is null as drained
     from queen.partition_consumers c join queen.partitions p using (partition_id)
     join queen.queues q on q.queue_id = p.queue_id join queen.consumer_groups_metadata g using (group_id)
     where q.name like $1
@@ -54,9 +54,9 @@ BROKEN_SEQUENCES = """
 class World:
     """One event loop and one store for all examples."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, opening: Coroutine[Any, Any, Store]) -> None:
         self._runner = asyncio.Runner()
-        self.store: Store = self.run(Store.open(dsn, size=1))
+        self.store = self.run(opening)
         self.examples = itertools.count(1)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -215,6 +215,7 @@ def _stored(row: Any, cursor: Cursor) -> tuple[object, ...]:
         row["last_lease_id"] and (row["last_lease_id"], row["last_lease_to"]),
         {int(seq): count for seq, count in json.loads(row["retries"] or "{}").items()},
         row["isolate"],
+        row["batch_limit"] if row["retries"] else None,
         row["drained"],
     )
 
@@ -227,5 +228,6 @@ def _modelled(cursor: Cursor) -> tuple[object, ...]:
         cursor.last_lease and (cursor.last_lease, cursor.last_lease_to),
         cursor.retries,
         cursor.isolate,
+        cursor.batch_limit,
         cursor.ready is None,
     )

@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 BAD_LEASE: Final = "Invalid or expired lease"
 HELD: Final = "Not acknowledged: an earlier message of this partition is to be delivered again"
+PASSED: Final = "Not applied: this message or a later one of its partition is acknowledged already"
 UNKNOWN_LEASE: Final = -1
 
 
@@ -69,6 +70,7 @@ class Cursor:
     waiting: bool = False
     retries: dict[int, int] = field(default_factory=dict)  # of messages to come again; 0 when none has failed
     isolate: bool = False
+    batch_limit: int | None = None  # of the next lease: a larger batch failed as a whole
     unresolved: Moment | Literal["undecided"] | None = None
 
     @property
@@ -93,12 +95,21 @@ class Cursor:
             self.unresolved = None
         self.acked = acked
         self.retries = {seq: count for seq, count in self.retries.items() if seq > acked}
+        self.batch_limit = self.batch_limit if self.retries else None
 
     def end_lease(self) -> None:
         """What it has settled so far may be acknowledged again, and nothing else."""
         if self.lease is not None:
             self.last_lease, self.last_lease_to = self.lease, self.acked
         self.lease, self.lease_to, self.expired = None, 0, False
+
+    def give_back(self) -> None:
+        """The lease ends and has settled nothing more: the next one covers no more messages than this one did."""
+        self.end_lease()
+        self.halve_limit()
+
+    def halve_limit(self) -> None:
+        self.batch_limit = (self.batch_limit + 1) // 2 if self.batch_limit and self.retries else None
 
 
 @dataclass(eq=False)
@@ -149,6 +160,7 @@ class Model:
     def __init__(self, queues: Iterable[Queue]) -> None:
         self.queues = {queue.name: queue for queue in queues}
         self.dead: dict[tuple[Partition, str, int], Death] = {}
+        self.given_up: set[tuple[Partition, str, int]] = set()
         self.discarded: Counter[tuple[str, str, str]] = Counter()
         self.now = 0
 
@@ -254,6 +266,7 @@ class Model:
     def delete_queue(self, queue: Queue) -> None:
         gone = set(queue.partitions.values())
         self.dead = {key: death for key, death in self.dead.items() if key[0] not in gone}
+        self.given_up = {key for key in self.given_up if key[0] not in gone}
         queue.partitions, queue.groups = {}, {}
 
     # -- pop
@@ -267,7 +280,10 @@ class Model:
             if death is not None:
                 self.bury(queue, death)
         cursor.resolve(start)
-        want = 1 if cursor.isolate else want
+        if cursor.isolate or (lease is not None and self.comes_alone(queue, cursor)):
+            want = 1
+        elif cursor.batch_limit and lease is not None:
+            want = min(want, cursor.batch_limit)
         first = cursor.acked + 1
         got = list(enumerate(cursor.partition.messages[cursor.acked : cursor.acked + want], first))
         cursor.waiting = False
@@ -278,7 +294,12 @@ class Model:
             cursor.ready = self.tick()
         else:
             cursor.lease, cursor.lease_to = lease, got[-1][0]
+            cursor.batch_limit = cursor.batch_limit and min(2 * cursor.batch_limit, 65536)
         return got
+
+    def comes_alone(self, queue: Queue, cursor: Cursor) -> bool:
+        """Its next message has no retry left and has only failed among others."""
+        return queue.dlq_after_max_retries and cursor.retries.get(cursor.acked + 1, 0) > queue.retry_limit
 
     def would_deliver(self, queue: Queue, group: Group, cursor: Cursor, start: Start) -> bool:
         trial = copy.copy(cursor)
@@ -292,7 +313,7 @@ class Model:
         dead-lettered when it was alone in the lease; otherwise it comes alone next time: no neighbour pays."""
         head, alone = cursor.acked + 1, cursor.lease_to == cursor.acked + 1
         failures = cursor.retries.get(head, 0) + 1
-        cursor.end_lease()
+        cursor.give_back()
         if failures <= queue.retry_limit or not queue.dlq_after_max_retries:
             cursor.retries = cursor.retries | {head: failures}
         elif not alone:
@@ -303,6 +324,7 @@ class Model:
         return None
 
     def bury(self, queue: Queue, death: Death) -> None:
+        self.given_up.add((death.partition, death.group, death.seq))
         if queue.dead_letter_queue:
             self.dead[death.partition, death.group, death.seq] = death
         else:
@@ -311,19 +333,23 @@ class Model:
     # -- ack
 
     def settle(
-        self, queue: Queue, group: Group, cursor: Cursor, lease: str | None, acks: Iterable[Ack]
+        self, queue: Queue, group: Group, cursor: Cursor, lease: str | None, acks: Iterable[Ack], crowd: int
     ) -> tuple[list[Verdict], list[Death]]:
-        """Answer for messages in ascending order, under a lease or (None) unfenced.
+        """Answer for messages in ascending order, under a lease or (None) unfenced. `crowd`: how many messages of
+        the lease the request fails, on all partitions.
 
         Nothing behind a message that is to come again is settled: not in the same call, and not in a later one
-        without a lease, until that message has been delivered again.
+        without a lease, until that message has been delivered again. A message that fails among others is not
+        dead-lettered for that: it comes again in a smaller batch, and alone once it is exhausted.
         """
         live = lease is None or (lease == cursor.lease and not cursor.expired)
         loose = lease is None and (cursor.lease is None or cursor.expired)
         top = self._top(cursor, lease, live)
         if live and isinstance(cursor.unresolved, Moment):
             cursor.resolve(cursor.unresolved)
+        acks = list(acks)
         begin, held, wait = cursor.acked, False, False
+        own = len({ack.seq for ack in acks if ack.status == "failed" and begin < ack.seq <= top})
         verdicts: list[Verdict] = []
         deaths: list[Death] = []
         for ack in acks:
@@ -333,22 +359,29 @@ class Model:
             if ack.seq > top:
                 error = BAD_LEASE
             elif ack.seq <= cursor.acked:
-                dead = ack.status in ("failed", "dlq") and self._is_dead(queue, group, cursor, ack.seq, deaths)
+                gone = ack.status in ("failed", "dlq") and self._given_up(group, cursor, ack.seq, deaths)
+                dead = gone and queue.dead_letter_queue
+                error = None if gone or ack.status == "completed" else PASSED
             elif blocked and ack.status in ("completed", "dlq"):
                 error = HELD
             elif ack.status == "completed":
                 cursor.move(ack.seq)
-            elif death is not None and not blocked:
+            elif death is not None and not blocked and (ack.status == "dlq" or crowd == 1):
                 deaths.append(death)
                 cursor.move(ack.seq)
                 dead = queue.dead_letter_queue
             else:
                 failed = ack.status == "failed"
-                cursor.retries = cursor.retries | {ack.seq: cursor.retries.get(ack.seq, 0) + failed}
+                if not held:
+                    cursor.halve_limit()
+                failures = cursor.retries.get(ack.seq, 0) + failed
+                failures = failures if death is None else min(failures, queue.retry_limit + 1)
+                cursor.retries = cursor.retries | {ack.seq: failures}
                 wait = wait if held else failed and queue.retry_delay > 0
                 held = True
             verdicts.append(Verdict(error is None, error, dead))
         if live:
+            cursor.batch_limit = max(1, own // 2) if own and crowd > 1 else cursor.batch_limit
             self._write(cursor, begin, held, wait)
         return verdicts, deaths
 
@@ -363,9 +396,8 @@ class Model:
             return cursor.acked
         return min(cursor.last_lease_to, cursor.acked) if lease == cursor.last_lease else UNKNOWN_LEASE
 
-    def _is_dead(self, queue: Queue, group: Group, cursor: Cursor, seq: int, deaths: Iterable[Death]) -> bool:
-        just_now = queue.dead_letter_queue and any(death.seq == seq for death in deaths)
-        return just_now or (cursor.partition, group.name, seq) in self.dead
+    def _given_up(self, group: Group, cursor: Cursor, seq: int, deaths: Iterable[Death]) -> bool:
+        return any(death.seq == seq for death in deaths) or (cursor.partition, group.name, seq) in self.given_up
 
     def _death(self, queue: Queue, group: Group, cursor: Cursor, ack: Ack) -> Death | None:
         earlier = cursor.retries.get(ack.seq, 0)

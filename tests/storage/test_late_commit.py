@@ -2,24 +2,30 @@
 
 In the original a message carries the time its transaction began. A consumer that has moved past that time never sees a
 message that was committed later. Here the second push to a partition waits for the first; pops see neither in between.
+
+Every test runs on the storage calls and through the engine, whose plain acks, pops and pushes are statements of their
+own. Each lock and each separate statement that these rules need is needed by a test here: without it, that test fails
+every time, because the other session holds its transaction open at the moment that matters.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import asyncpg
 import pytest
 
 from queenmq.domain.segments import PushItem
-from queenmq.storage.ack import ack as settle
+from queenmq.storage.ack import ack as settle_items
+from queenmq.storage.ack import call_plain, release
 from queenmq.storage.pool import Executor
-from queenmq.storage.pop import QUEUE_MODE, PopRequest, pop
+from queenmq.storage.pop import QUEUE_MODE, Claim, PopRequest, pop
 from queenmq.storage.push import push as store_push
 from queenmq.storage.store import Store
-from tests.storage.shorthand import QUEUE, ack, ack_of, by_partition, claim, cursor, numbers, push
+from tests.storage.engine_store import EngineStore
+from tests.storage.shorthand import QUEUE, ack, ack_of, by_partition, claim, cursor, held, numbers, push
 from tests.storage.waiting import is_waiting
 
 
@@ -36,6 +42,24 @@ async def through_the_view(db: Executor, store: Store, number: int, partition: s
 
 Way = Callable[..., Coroutine[Any, Any, None]]
 WAYS = [through_push, through_the_view]
+
+
+@pytest.fixture(params=["storage", "engine"])
+async def store(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Store]:
+    opened = await (Store.open(dsn) if request.param == "storage" else EngineStore.through(dsn))
+    yield opened
+    await opened.close()
+
+
+async def settle(db: Executor, store: Store, won: Claim, status: str) -> None:
+    """Answer for the first message of a claim as the store would do it, but on this connection."""
+    if isinstance(store, EngineStore) and status == "completed":
+        rows = await call_plain(db, [won.partition_id], [won.group_id], [won.lease_id], [won.from_seq + 1])
+        assert len(rows) == 1
+    else:
+        assert all(result.success for result in await settle_items(db, [ack_of(won, won.from_seq + 1, status)]))
+
+
 either_way = pytest.mark.parametrize("way", WAYS)
 other_way = pytest.mark.parametrize("later", WAYS)
 
@@ -89,18 +113,36 @@ async def test_a_consumer_that_moved_on_does_not_miss_the_late_commit(
 
 
 @either_way
+@pytest.mark.parametrize("status", ["completed", "dlq"])
 async def test_an_ack_that_empties_the_partition_waits_for_a_push_in_flight(
-    store: Store, other: asyncpg.Connection, way: Way
+    store: Store, other: asyncpg.Connection, way: Way, status: str
 ) -> None:
     """Only then does it know that the partition is not drained."""
     await push(store, 1)
     won = await claim(store)
     async with other.transaction():
         await way(other, store, 2, "p")
-        settled = asyncio.create_task(ack(store, won, 1))
+        settled = asyncio.create_task(ack(store, won, 1, status))
         assert await is_waiting(store, settled)
     assert await settled
     assert numbers(await store.pop(QUEUE)) == [2]
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "dlq"])
+async def test_an_ack_that_waits_for_the_end_of_its_lease_is_refused(
+    store: Store, other: asyncpg.Connection, status: str
+) -> None:
+    """The lease was current when the ack came, and is not when the ack gets the cursor."""
+    await push(store, 1)
+    won = await claim(store)
+    async with other.transaction():
+        assert len(await release(other, [held(won)])) == 1
+        late = asyncio.create_task(ack(store, won, 1, status))
+        assert await is_waiting(store, late)
+    assert not await late
+    row = await cursor(store)
+    assert (row["acked_seq"], row["retries"]) == (0, None)
+    assert numbers(await store.pop(QUEUE)) == [1]
 
 
 @either_way
@@ -112,7 +154,7 @@ async def test_a_push_that_waits_for_the_ack_that_empties_the_partition_wakes_it
     await push(store, 1)
     won = await claim(store)
     async with other.transaction():
-        await settle(other, [ack_of(won, 1, status)])
+        await settle(other, store, won, status)
         second = asyncio.create_task(way(store.pool, store, 2, "p"))
         assert await is_waiting(store, second)
     await second

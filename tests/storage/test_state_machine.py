@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import sys
+from collections import Counter
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,11 +21,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from queenmq.domain.ids import new_id
-from queenmq.storage.ack import BAD_LEASE, NOT_FOUND, AckItem
+from queenmq.domain.segments import PushItem
+from queenmq.storage.ack import BAD_LEASE, NOT_FOUND, AckItem, AckResult, not_holder
 from queenmq.storage.errors import AckRefused, LeaseNotHeld
 from queenmq.storage.pop import QUEUE_MODE, Claim, PopResult
-from tests.amounts import HISTORIES
+from queenmq.storage.store import Store
+from queenmq.storage.transactions import Committed
+from tests.amounts import ENGINE_HISTORIES, HISTORIES
 from tests.conftest import Server
+from tests.storage.engine_store import EngineStore
 from tests.storage.machine import CURSORS, PARTITIONS, Handle, Machine, World
 from tests.storage.model import Ack, Cursor, Death, Group, Moment, Queue, Start, Verdict
 
@@ -53,6 +59,8 @@ answers = st.builds(Answer, recent, st.integers(0, 4), statuses, leases, st.bool
 
 Run = list[tuple[int, Ack]]
 """The acks of one (partition, group, lease), each with its place in the call."""
+Crowds = Counter[str | None]
+Chosen = tuple[Handle, Ack, AckItem]
 
 
 class StorageMachine(Machine):
@@ -110,7 +118,12 @@ class StorageMachine(Machine):
             first = self.delivered(claim, queue, group, cursor, start, batch)
             batch -= len(list(claim.messages()))
             self.handles.append(Handle(queue, cursor.partition, group.name, claim.lease_id, first))
-        full = batch == 0 or len(result.claims) == limit
+            if claim.lease_id is not None and self.model.comes_alone(queue, cursor):
+                assert claim is result.claims[-1], "something came with a message that must come alone"
+                batch = 0
+        leased = [claim for claim in result.claims if claim.lease_id is not None]
+        stopped = bool(leased) and any(self.model.comes_alone(queue, cursor) for cursor in open_)
+        full = batch == 0 or len(result.claims) == limit or stopped
         drained = self.drained(queue, group) if full else {cursor.partition.name for cursor in open_}
         for cursor in open_:
             if self.model.would_deliver(queue, group, cursor, start):
@@ -145,8 +158,14 @@ class StorageMachine(Machine):
         chosen = [self.ack_item(item) for item in items]
         results = self.run(self.store.ack([item for _, _, item in chosen]))
         self.model.tick()  # what one call settles becomes ready together
+        self.acked(chosen, results)
+
+    def acked(self, chosen: list[Chosen], results: list[AckResult], *, alone: bool = True) -> None:
+        """The results are those of the model. `alone`: no other request has shared the flush, so that the end of the
+        lease can only be the doing of this one."""
         runs = self.runs(chosen)
         groups = {handle: self.registered(handle) for handle in runs}
+        crowds = self.crowds({h: run for h, run in runs.items() if groups[h] or (h.lease is None and not h.is_gone())})
         expected: dict[int, tuple[Verdict, bool]] = {}
         for handle, run in runs.items():
             group = groups[handle]
@@ -156,15 +175,17 @@ class StorageMachine(Machine):
                 refused = Verdict(False, NOT_FOUND if handle.is_gone() else BAD_LEASE, False)
                 expected |= {n: (refused, False) for n, _ in run}
                 continue
-            verdicts, deaths = self.settle(handle, group.cursors[handle.partition], run)
+            verdicts, deaths = self.settle(handle, group.cursors[handle.partition], run, crowds)
             self.bury(handle.queue, deaths)
             free = group.cursors[handle.partition].lease is None
             expected |= {n: (verdict, verdict.ok and free) for (n, _), verdict in zip(run, verdicts, strict=True)}
         for n, result in enumerate(results):
             verdict, released = expected[n]
-            assert (result.success, result.error, result.dlq, result.lease_released) == (*verdict, released)
+            error = verdict.error if verdict.error != BAD_LEASE else self.refusal(chosen[n][0])
+            assert (result.success, result.error, result.dlq) == (verdict.ok, error, verdict.dead)
+            assert result.lease_released == released or not alone
 
-    def ack_item(self, answer: Answer) -> tuple[Handle, Ack, AckItem]:
+    def ack_item(self, answer: Answer) -> Chosen:
         handle = self.recent(answer.back)
         seq = min(handle.first + answer.offset, handle.partition.last)
         if answer.lease != "own":
@@ -177,7 +198,7 @@ class StorageMachine(Machine):
             item.transaction_id, item.seq = None, seq
         return handle, ack, item
 
-    def runs(self, chosen: list[tuple[Handle, Ack, AckItem]]) -> dict[Handle, Run]:
+    def runs(self, chosen: list[Chosen]) -> dict[Handle, Run]:
         """What is settled together, in the order of the messages; the handle says where and under which lease."""
         runs: dict[Handle, Run] = {}
         for n, (handle, ack, _) in enumerate(chosen):
@@ -188,9 +209,28 @@ class StorageMachine(Machine):
         group = None if handle.is_gone() else handle.queue.groups.get(handle.group)
         return group if group is not None and group.registered else None
 
-    def settle(self, handle: Handle, cursor: Cursor, run: Run) -> tuple[list[Verdict], list[Death]]:
+    def refusal(self, handle: Handle) -> str:
+        """A lease that another group holds is refused with the name of that group."""
+        for group in handle.queue.groups.values():
+            cursor = group.cursors.get(handle.partition)
+            if cursor is not None and handle.lease is not None and cursor.lease == handle.lease and not cursor.expired:
+                return not_holder(group.name, handle.group)
+        return BAD_LEASE
+
+    def crowds(self, runs: dict[Handle, Run]) -> Crowds:
+        """How many messages a call fails under each lease."""
+        failed = {
+            (h.lease, h.partition, ack.seq) for h, run in runs.items() for _, ack in run if ack.status == "failed"
+        }
+        return Counter(lease for lease, _, _ in failed)
+
+    def settle(
+        self, handle: Handle, cursor: Cursor, run: Run, crowds: Crowds, fence: str | None = None
+    ) -> tuple[list[Verdict], list[Death]]:
+        """`fence`: the lease that counts for acks without one."""
         group = handle.queue.groups[handle.group]
-        return self.model.settle(handle.queue, group, cursor, handle.lease, [ack for _, ack in run])
+        lease = handle.lease or fence
+        return self.model.settle(handle.queue, group, cursor, lease, [ack for _, ack in run], crowds[handle.lease])
 
     def bury(self, queue: Queue, deaths: list[Death]) -> None:
         for death in deaths:
@@ -207,7 +247,7 @@ class StorageMachine(Machine):
         self.model.tick()
         changes = self.trial(self.runs(chosen), needed)
         acks, items_ = [item for _, _, item in chosen], [item for _, item in planned]
-        commit = self.store.commit(self.store.transaction(acks, items_, needed))
+        commit = self.commit(acks, items_, needed)
         if changes is None:
             with pytest.raises((AckRefused, LeaseNotHeld)):
                 self.run(commit)
@@ -219,6 +259,9 @@ class StorageMachine(Machine):
             group.cursors[cursor.partition] = cursor
             self.bury(queue, deaths)
         self.pushed(planned, done.pushes)
+
+    def commit(self, acks: list[AckItem], pushes: list[PushItem], needed: list[str]) -> Coroutine[Any, Any, Committed]:
+        return self.store.commit(self.store.transaction(acks, pushes, needed))
 
     def find_partitions(self) -> None:
         """Partitions are made before a transaction begins; one that is refused then leaves them behind, empty."""
@@ -239,14 +282,15 @@ class StorageMachine(Machine):
         if not held.issuperset(needed) or any(self.registered(handle) is None for handle in runs):
             return None
         trials: dict[int, tuple[Group, Cursor, Queue, list[Death]]] = {}
+        crowds = self.crowds(runs)
         for handle, run in runs.items():
             group = handle.queue.groups[handle.group]
             original = group.cursors[handle.partition]
             change = trials.setdefault(id(original), (group, copy.copy(original), handle.queue, []))
+            fence = None
             if handle.lease is None and needed:
-                fence = [lease for lease in (original.lease, original.last_lease) if lease in needed]
-                handle = handle._replace(lease=fence[0] if fence else new_id())
-            verdicts, deaths = self.settle(handle, change[1], run)
+                fence = next((lease for lease in (original.lease, original.last_lease) if lease in needed), new_id())
+            verdicts, deaths = self.settle(handle, change[1], run, crowds, fence)
             change[3].extend(deaths)
             if not all(verdict.ok for verdict in verdicts):
                 return None
@@ -299,7 +343,7 @@ class StorageMachine(Machine):
         assert len(self.run(self.store.release(lease))) == len(holders)
         now = self.model.tick()
         for cursor in holders:
-            cursor.end_lease()
+            cursor.give_back()
             cursor.ready = now
 
     def holders(self, lease: str) -> list[Cursor]:
@@ -365,14 +409,35 @@ class StorageMachine(Machine):
             self.cursors_are_as_in_the_model()
 
 
-def test_every_history_is_as_in_the_model(embedded_server: Server) -> None:
-    name = asyncio.run(embedded_server.create())
-    StorageMachine.world = World(embedded_server.database(name))
+class EngineMachine(StorageMachine):
+    """The same through the engine: its own statements, several workers, and acks that share a flush."""
+
+    def commit(self, acks: list[AckItem], pushes: list[PushItem], needed: list[str]) -> Coroutine[Any, Any, Committed]:
+        return self.engine.transact(acks, pushes, needed)
+
+    @property
+    def engine(self) -> EngineStore:
+        assert isinstance(self.store, EngineStore)
+        return self.store
+
+    @precondition(lambda self: self.handles)
+    @rule(requests=st.lists(st.lists(answers, min_size=1, max_size=4), min_size=2, max_size=4))
+    def acks_at_once(self, requests: list[list[Answer]]) -> None:
+        """They take effect one after another, in the order in which they arrived."""
+        chosen = [[self.ack_item(item) for item in items] for items in requests]
+        results = self.run(self.engine.acks([[item for _, _, item in each] for each in chosen]))
+        for request, answers_ in zip(chosen, results, strict=True):
+            self.model.tick()
+            self.acked(request, answers_, alone=False)
+
+
+def check(machine: type[StorageMachine], opening: Coroutine[Any, Any, Store], histories: int) -> None:
+    machine.world = World(opening)
     try:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            StorageMachine,
+            machine,
             settings=settings(
-                max_examples=HISTORIES,
+                max_examples=histories,
                 stateful_step_count=40,
                 deadline=None,
                 database=None,
@@ -382,5 +447,16 @@ def test_every_history_is_as_in_the_model(embedded_server: Server) -> None:
             ),
         )
     finally:
-        StorageMachine.world.close()
-        asyncio.run(embedded_server.drop(name))
+        machine.world.close()
+
+
+def test_every_history_is_as_in_the_model(embedded_server: Server) -> None:
+    name = asyncio.run(embedded_server.create())
+    check(StorageMachine, Store.open(embedded_server.database(name), size=1), HISTORIES)
+    asyncio.run(embedded_server.drop(name))
+
+
+def test_every_history_through_the_engine_is_as_in_the_model(embedded_server: Server) -> None:
+    name = asyncio.run(embedded_server.create())
+    check(EngineMachine, EngineStore.through(embedded_server.database(name), workers=2), ENGINE_HISTORIES)
+    asyncio.run(embedded_server.drop(name))
