@@ -40,6 +40,23 @@ exception when lock_not_available then
     return false;
 end $$;
 
+-- Lock the cursors that have yet to deliver messages created up to a moment; were all of them free? A pop that has claimed such messages
+-- reads them in its next statement: were they removed in between, it would hold a lease on nothing.
+create or replace function queen.lock_unread(pid bigint, moment timestamptz) returns boolean
+language plpgsql as $$
+declare
+    upto bigint;
+    free bigint;
+begin
+    if moment is null then
+        return true;
+    end if;
+    upto := queen.seq_at(pid, moment);
+    perform 1 from queen.partition_consumers c where c.partition_id = pid and c.acked_seq < upto order by c.group_id for update skip locked;
+    get diagnostics free = row_count;
+    return free = (select count(*) from queen.partition_consumers c where c.partition_id = pid and c.acked_seq < upto);
+end $$;
+
 -- One step: delete up to max_messages (by whole segments, so the last may exceed it) behind partition `after`, looking at
 -- max_partitions. removed: [{queue, kind, partition (when it is only one), messages, segments}]; overruns: archive holds that
 -- were passed because they lag by more than their cap; next_after: where the next step goes on, NULL at the end of the pass.
@@ -102,6 +119,7 @@ begin
             end if;
         end if;
         locked := locked || p.partition_id;
+        continue when not queen.lock_unread(p.partition_id, greatest(r.expired_to, r.ttl_to));
         -- decided anew: what is read from here on was committed before the lock was won, and cannot change under it
         consumed := case when r.completed_to is not null then queen.consumed_by_all(p.partition_id) end;
         for s in select g.last_seq, g.n, g.created_at from queen.segments g
