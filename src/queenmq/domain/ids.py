@@ -30,6 +30,12 @@ def new_id() -> str:
     return str(uuid_utils.uuid7())
 
 
+def new_auto_lease() -> str:
+    """The id of a lease that its server acknowledges by itself, known by its version: `held_by_auto_acks` in SQL."""
+    lease = new_id()
+    return f"{lease[:14]}8{lease[15:]}"
+
+
 def new_segment_base() -> str:
     return str(uuid_utils.uuid7())[:32] + "0000"
 
@@ -73,4 +79,11 @@ def partition_tag(queue: str, partition: str) -> int:
     """A hash of a partition's names, so that the database notices when somebody has the number of another partition for
     them; `queen.partition_tag` computes the same in SQL."""
     digest = sha256(f"{queue}\x1e{partition}".encode()).digest()
+    return int.from_bytes(digest[:4], "big", signed=True)
+
+
+@lru_cache(maxsize=_TAGS)
+def group_tag(queue: str, group: str) -> int:
+    """The same for a consumer group of a queue; `queen.group_tag` computes it in SQL."""
+    digest = sha256(f"{queue}\x1f{group}".encode()).digest()
     return int.from_bytes(digest[:4], "big", signed=True)

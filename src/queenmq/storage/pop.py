@@ -18,6 +18,8 @@ from ..domain.segments import SEPARATOR, array
 from .directory import Directory, GroupPlace
 from .pool import Executor, translated, undeadlocked
 
+_Kind = tuple[int, int | None, int | None]  # group id, its tag, the most seconds of a lease
+
 QUEUE_MODE = "__QUEUE_MODE__"
 _FEW_GROUPS = 4
 BEGINNING = None
@@ -53,8 +55,9 @@ class SegmentRow(NamedTuple):
 
 @dataclass(slots=True)
 class PopRequest:
-    """What one consumer asks for. `groups` are group ids, tried in order; `partition_id` narrows to one partition,
-    and `tag` (see `partition_tag`) says whose id it is taken for."""
+    """What one consumer asks for. `groups` are group ids, tried in order; `partition_id` narrows to one partition.
+    `group_tags` and `tag` (see `group_tag`, `partition_tag`) say whose ids they are taken for. The lease lasts for
+    `hold` seconds at most; None: as long as its queue says. With an `age`, the start NOW means so many seconds ago."""
 
     groups: Sequence[int]
     partition_id: int | None = None
@@ -64,6 +67,14 @@ class PopRequest:
     start: datetime | None = BEGINNING
     lease_id: str = field(default_factory=new_id)
     tag: int | None = None
+    group_tags: Sequence[int | None] | None = None
+    hold: int | None = None
+    age: float | None = None
+
+    @property
+    def kind(self) -> _Kind:
+        """What requests must have in common to share the statement for any partition of one group."""
+        return self.groups[0], None if self.group_tags is None else self.group_tags[0], self.hold
 
     @property
     def anywhere(self) -> bool:
@@ -102,6 +113,7 @@ class PopResult:
     reason: Literal["empty", "unknown_group", "unknown_partition"] | None = None
     ready_at: datetime | None = None
     ready_in: float | None = None  # the same in seconds from now, by the database's clock
+    lease_id: str | None = None  # with autoAck: the lease that is acknowledged when the answer is delivered
 
     def messages(self) -> list[Message]:
         return [message for claim in self.claims for message in claim.messages()]
@@ -112,14 +124,14 @@ async def pop(db: Executor, requests: Sequence[PopRequest], most_bytes: int | No
     most so many bytes, unless its first segment has more."""
     results = [PopResult([]) for _ in requests]
     left = list(range(len(requests)))
-    alike: dict[int, list[int]] = {}
+    alike: dict[_Kind, list[int]] = {}
     for index, request in enumerate(requests):
         if request.anywhere:
-            alike.setdefault(request.groups[0], []).append(index)
+            alike.setdefault(request.kind, []).append(index)
     async with translated():
         if len(alike) <= _FEW_GROUPS:
-            for group_id, indexes in alike.items():
-                await _pop_any(db, group_id, indexes, requests, results, most_bytes)
+            for kind, indexes in alike.items():
+                await _pop_any(db, kind, indexes, requests, results, most_bytes)
             left = [index for index in left if not results[index].claims and results[index].reason is None]
         if left:
             rows = await db.fetch(sql.query("pop"), *_columns([requests[index] for index in left], most_bytes))
@@ -129,7 +141,7 @@ async def pop(db: Executor, requests: Sequence[PopRequest], most_bytes: int | No
 
 async def _pop_any(
     db: Executor,
-    group_id: int,
+    kind: _Kind,
     indexes: list[int],
     requests: Sequence[PopRequest],
     results: list[PopResult],
@@ -138,6 +150,7 @@ async def _pop_any(
     """Requests of one group that take whatever partition is next. Those for which there is nothing plain to say get
     neither claims nor a reason."""
     chosen = [requests[index] for index in indexes]
+    group_id, tag, hold = kind
     rows = await db.fetch(
         sql.query("pop_any"),
         group_id,
@@ -145,6 +158,8 @@ async def _pop_any(
         array([request.batch for request in chosen]),
         len(chosen),
         most_bytes,
+        tag,
+        hold,
     )
     over = rows.pop() if rows and rows[-1]["reason"] is not None else None
     _read(rows, indexes, requests, results)
@@ -176,6 +191,19 @@ def _nothing(result: PopResult, reason: Literal["empty", "unknown_group", "unkno
     result.ready_at = row["ready_at"]
     if result.ready_at is not None:
         result.ready_in = (result.ready_at - row["created_at"]).total_seconds()
+
+
+async def held_by_auto_acks(db: Executor, groups: Sequence[int], partition_id: int | None) -> bool:
+    """Whether a pop of these groups may have found nothing only because others are just being acknowledged."""
+    async with translated():
+        return bool(await db.fetch(sql.query("held_by_auto_acks"), groups, partition_id))
+
+
+async def clock(db: Executor) -> datetime:
+    """The database's."""
+    async with translated():
+        now: datetime = await db.fetchval(sql.query("clock"))
+    return now
 
 
 async def register(
@@ -220,27 +248,36 @@ def subscription(
 
 def _columns(requests: Sequence[PopRequest], most_bytes: int | None) -> tuple[Any, ...]:
     groups: list[int] = []
+    group_tags: list[int | None] = []
     first: list[int] = []
     last: list[int] = []
     for request in requests:
         first.append(len(groups) + 1)
         groups.extend(request.groups)
+        group_tags.extend(request.group_tags or [None] * len(request.groups))
         last.append(len(groups))
     starts = [request.start for request in requests]
-    tags = [request.tag for request in requests]
     return (
         array(groups),
+        _sparse(group_tags),
         array(first),
         array(last),
         array([request.partition_id for request in requests]),
+        _sparse([request.tag for request in requests]),
         array([request.batch for request in requests]),
         array([request.max_partitions for request in requests]),
         array([request.lease_id for request in requests]),
+        _sparse([request.hold for request in requests]),
         array([request.auto_ack for request in requests]),
         starts if any(starts) else None,
+        _sparse([request.age for request in requests]),
         most_bytes,
-        array(tags) if tags.count(None) < len(tags) else None,
     )
+
+
+def _sparse(values: Sequence[Any]) -> str | None:
+    """An array of which mostly every entry is None, and then None instead."""
+    return array(values) if any(value is not None for value in values) else None
 
 
 def _claim(row: Any, request: PopRequest) -> Claim:

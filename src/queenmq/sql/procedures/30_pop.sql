@@ -242,10 +242,11 @@ drop function if exists queen.pop_one_by_one(integer[], integer[], integer[], in
 drop function if exists queen.pop_one_by_one(integer[], integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], timestamptz[],
     bigint);
 
--- Answer these requests one after another, with every rule. Parameters and rows as in pop_v1.
+-- Answer these requests one after another, with every rule. Parameters and rows as in pop_v2.
 create or replace function queen.pop_one_by_one(
-    requests integer[], req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
-    req_lease uuid[], req_auto boolean[], req_start timestamptz[], most_bytes bigint, req_tag integer[]
+    requests integer[], req_groups integer[], req_group_tag integer[], req_from integer[], req_to integer[], req_partition bigint[],
+    req_tag integer[], req_batch integer[], req_max integer[], req_lease uuid[], req_hold integer[], req_auto boolean[],
+    req_start timestamptz[], req_age double precision[], most_bytes bigint
 ) returns table (
     request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
     from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
@@ -261,19 +262,25 @@ declare
     d record;
     t timestamptz;
     gid integer;
+    gtag integer;
+    start timestamptz;
     wanted integer;
     room bigint;
     claimed integer;
     seen integer;
+    visited bigint[];             -- cursors that were looked at and are ready at t all the same
     known boolean;
     r integer;
     empty_group integer;          -- a group of which a request has just found nothing: the next need not look
+    empty_tag integer;
     empty_reason text;
     empty_ready timestamptz;
 begin
     foreach r in array requests loop
         gid := req_groups[req_from[r]];
-        if req_partition[r] is null and req_from[r] = req_to[r] and gid = empty_group then
+        if req_partition[r] is null and req_from[r] = req_to[r] and gid = empty_group
+            and req_group_tag[req_from[r]] is not distinct from empty_tag
+        then
             request := r;
             reason := empty_reason;
             created_at := clock_timestamp();
@@ -285,20 +292,27 @@ begin
         room := most_bytes;
         claimed := 0;
         known := false;
-        foreach gid in array req_groups[req_from[r]:req_to[r]] loop
+        start := case when req_start[r] = 'infinity' then coalesce(clock_timestamp() - make_interval(secs => req_age[r]), req_start[r])
+                      else req_start[r] end;
+        for place in req_from[r]..req_to[r] loop
             exit when wanted <= 0 or room <= 0 or claimed >= req_max[r];
+            gid := req_groups[place];
+            gtag := req_group_tag[place];
             select u.* into q from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
-                where m.group_id = gid and m.registered;
+                where m.group_id = gid and m.registered and (m.tag <> gtag) is not true;
             continue when not found;
             known := true;
+            q.lease_time := least(case when q.lease_time = 0 then 60 else q.lease_time end, req_hold[r]);
             t := clock_timestamp();
-            -- a cursor with nothing to deliver moves past t, so this ends; what it delivers is no longer ready
+            visited := '{}';
+            -- A cursor that was looked at is no longer ready at t. When the clock has stepped back it may be, and is left out: it would be
+            -- looked at for ever, or its new lease taken for one that ran out.
             loop
                 if req_partition[r] is null then
                     open cursors for select c, l, p.uid, p.name from queen.partition_consumers c
                         join queen.partition_lookup l on l.partition_id = c.partition_id
                         join queen.partitions p on p.partition_id = c.partition_id
-                        where c.group_id = gid and c.ready_at <= t
+                        where c.group_id = gid and c.ready_at <= t and c.partition_id <> all (visited)
                         order by c.ready_at limit req_max[r] - claimed for update of c skip locked;
                 else
                     open cursors for select c, l, p.uid, p.name from queen.partition_consumers c
@@ -317,7 +331,10 @@ begin
                         wanted := 0;
                         exit;
                     end if;
-                    d := queen.claim(k.c, k.l, q, wanted, room, req_lease[r], req_auto[r], req_start[r]);
+                    d := queen.claim(k.c, k.l, q, wanted, room, req_lease[r], req_auto[r], start);
+                    if least(d.until, clock_timestamp()) <= t then
+                        visited := visited || (k.c).partition_id;
+                    end if;
                     continue when d.outcome <> 'claimed';
                     claimed := claimed + 1;
                     wanted := wanted - d.got;
@@ -347,6 +364,7 @@ begin
             return next;
             if req_partition[r] is null and req_from[r] = req_to[r] then
                 empty_group := req_groups[req_from[r]];
+                empty_tag := req_group_tag[req_from[r]];
                 empty_reason := reason;
                 empty_ready := ready_at;
             end if;
@@ -364,10 +382,10 @@ drop function if exists queen.lease_plain(integer[], bigint[], integer[], intege
 -- unresolved start. The others are left to claim.
 -- Requests for one partition each (of several for the same one the first), or requests for any: of each group as many cursors
 -- as it has requests, least recently served first.
--- exhausted: groups of which every ready cursor was taken, and there were fewer than requests.
+-- exhausted: the requests that are left of groups of which every ready cursor was taken.
 create or replace function queen.claim_plain(
-    one_each boolean, req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
-    req_lease uuid[], req_auto boolean[], most_bytes bigint, req_tag integer[],
+    one_each boolean, req_groups integer[], req_group_tag integer[], req_from integer[], req_to integer[], req_partition bigint[],
+    req_tag integer[], req_batch integer[], req_max integer[], req_lease uuid[], req_hold integer[], req_auto boolean[], most_bytes bigint,
     out requests integer[], out pids bigint[], out gids integer[], out froms bigint[], out tos bigint[], out seg_tos bigint[],
     out untils timestamptz[], out exhausted integer[]
 )
@@ -377,11 +395,12 @@ declare
 begin
     with w as materialized (
         select r.request::integer, m.group_id as gid, r.pid, r.batch, r.lease, r.tag,
-               t + make_interval(secs => case when q.lease_time = 0 then 60 else q.lease_time end) as until,
+               t + make_interval(secs => least(case when q.lease_time = 0 then 60 else q.lease_time end, r.hold)) as until,
                row_number() over (partition by m.group_id, r.pid order by r.request) as place
-        from unnest(req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto, req_tag)
-            with ordinality r (first, last, pid, batch, most, lease, auto, tag, request)
+        from unnest(req_from, req_to, req_partition, req_batch, req_max, req_lease, req_hold, req_auto, req_tag)
+            with ordinality r (first, last, pid, batch, most, lease, hold, auto, tag, request)
         join queen.consumer_groups_metadata m on m.group_id = req_groups[r.first] and m.registered
+            and (m.tag <> req_group_tag[r.first]) is not true
         join queen.queues q on q.queue_id = m.queue_id
         where (r.pid is not null) = one_each and r.first = r.last and (r.most = 1 or one_each) and not r.auto
         and q.delayed_processing = 0 and q.window_buffer = 0 and coalesce(q.ttl, 0) = 0
@@ -423,9 +442,10 @@ begin
     )
     select array_agg(u.request), array_agg(u.partition_id), array_agg(u.gid), array_agg(u.acked_seq), array_agg(u.upto),
            array_agg(u.seg_to), array_agg(u.until),
-           (select array_agg(g.gid) from wanted g where not one_each
+           (select array_agg(w.request) from wanted g join w on w.gid = g.gid where not one_each
             and (select count(*) from k where k.gid = g.gid) < g.requests
-            and (select count(*) from k where k.gid = g.gid) = (select count(*) from chosen x where x.gid = g.gid))
+            and (select count(*) from k where k.gid = g.gid) = (select count(*) from chosen x where x.gid = g.gid)
+            and w.place > (select count(*) from k where k.gid = g.gid))
         into requests, pids, gids, froms, tos, seg_tos, untils, exhausted from leased u;
 end $$;
 
@@ -435,14 +455,17 @@ drop function if exists queen.pop_v1(integer[], integer[], integer[], bigint[], 
 -- Answer many pops in one call. Request r takes from the groups req_groups[req_from[r] .. req_to[r]], in that order:
 -- from partition req_partition[r] when it is given, else from any, least recently served first, up to req_max[r]
 -- partitions and req_batch[r] messages, and no more than most_bytes of payload (NULL = any number) unless one segment has more.
--- req_start: see start_seq, used where the group's subscription is undecided.
--- req_tag: the partition_tag of the names for which the caller uses the number req_partition; another partition's is unknown. NULL = not checked.
+-- req_group_tag, beside req_groups, and req_tag, beside req_partition: the group_tag and partition_tag of the names for which the caller
+-- uses these numbers; those of others are unknown. NULL = not checked.
+-- req_hold: a lease lasts no longer than these seconds, whatever its queue says; NULL = as long as that says.
+-- req_start: see start_seq, used where the group's subscription is undecided. With a req_age, infinity means so many seconds ago.
 -- One row per segment delivered; for a request with nothing, one row with partition_id NULL, the reason, and when the
 -- earliest cursor of its groups becomes ready, beside the database's own time in created_at.
 -- Plain requests are matched with cursors all at once; what is left, and everything special, is answered one by one.
-create or replace function queen.pop_v1(
-    req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
-    req_lease uuid[], req_auto boolean[], req_start timestamptz[], most_bytes bigint default null, req_tag integer[] default null
+create or replace function queen.pop_v2(
+    req_groups integer[], req_group_tag integer[], req_from integer[], req_to integer[], req_partition bigint[], req_tag integer[],
+    req_batch integer[], req_max integer[], req_lease uuid[], req_hold integer[], req_auto boolean[], req_start timestamptz[],
+    req_age double precision[], most_bytes bigint
 ) returns table (
     request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
     from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
@@ -454,14 +477,13 @@ language plpgsql as $$
 declare
     d record;
     answered integer[] := '{}';
-    nothing integer[];
     one_each boolean;
 begin
     foreach one_each in array array[true, false] loop
         continue when (one_each and cardinality(array_remove(req_partition, null)) = 0)
             or (not one_each and array_position(req_partition, null) is null);
-        d := queen.claim_plain(one_each, req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto,
-            most_bytes, req_tag);
+        d := queen.claim_plain(one_each, req_groups, req_group_tag, req_from, req_to, req_partition, req_tag, req_batch, req_max,
+            req_lease, req_hold, req_auto, most_bytes);
         if d.requests is not null then
             answered := answered || d.requests;
             return query
@@ -476,23 +498,36 @@ begin
                 order by u.request, s.last_seq;
         end if;
         if d.exhausted is not null then
-            select array_agg(r.request) into nothing
-                from unnest(req_from, req_to, req_partition, req_max, req_auto) with ordinality r (first, last, pid, most, auto, request)
-                where r.pid is null and r.first = r.last and r.most = 1 and not r.auto
-                and req_groups[r.first] = any (d.exhausted) and r.request <> all (answered);
-            answered := answered || nothing;
+            answered := answered || d.exhausted;
             return query
                 select r, null::bigint, null::uuid, null::text, null::integer, null::integer, null::bigint, null::bigint, null::timestamptz,
                        null::integer, null::bigint, null::integer, null::uuid, null::integer, clock_timestamp(), null::bytea, null::bytea,
                        null::bytea, null::bytea, null::text, 'empty',
                        (select c.ready_at from queen.partition_consumers c
                         where c.group_id = req_groups[req_from[r]] and c.ready_at is not null order by c.ready_at limit 1)
-                from unnest(nothing) r;
+                from unnest(d.exhausted) r;
         end if;
     end loop;
     if cardinality(answered) < coalesce(cardinality(req_from), 0) then
         return query select * from queen.pop_one_by_one(
             (select array_agg(r order by r) from generate_series(1, cardinality(req_from)) r where r <> all (answered)),
-            req_groups, req_from, req_to, req_partition, req_batch, req_max, req_lease, req_auto, req_start, most_bytes, req_tag);
+            req_groups, req_group_tag, req_from, req_to, req_partition, req_tag, req_batch, req_max, req_lease, req_hold, req_auto,
+            req_start, req_age, most_bytes);
     end if;
+end $$;
+
+-- The same for servers of an earlier version, which may run beside this one.
+create or replace function queen.pop_v1(
+    req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
+    req_lease uuid[], req_auto boolean[], req_start timestamptz[], most_bytes bigint default null, req_tag integer[] default null
+) returns table (
+    request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
+    from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
+    last_seq bigint, n integer, base uuid, base_idx integer, created_at timestamptz,
+    tx bytea, data bytea, trace_ids bytea, subs bytea, enc text, reason text, ready_at timestamptz
+)
+language plpgsql as $$
+begin
+    return query select * from queen.pop_v2(req_groups, null, req_from, req_to, req_partition, req_tag, req_batch, req_max, req_lease,
+        null, req_auto, req_start, null, most_bytes);
 end $$;

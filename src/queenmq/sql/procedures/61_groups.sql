@@ -1,10 +1,18 @@
 -- Consumer groups: registration, subscription, seek.
 
--- Register a group on a queue, once. mode: all, new or timestamp (with start); NULL leaves it undecided, so that each
--- partition starts as its own first pop says. Returns no row when the queue does not exist.
+-- A hash of the names of a group: a caller that takes the number of one group for another is found out by it.
+-- queenmq.domain.ids computes the same.
+create or replace function queen.group_tag(queue text, group_name text) returns integer
+language sql immutable parallel safe as $$
+    select ('x' || left(encode(sha256(convert_to(queue || E'\x1f' || group_name, 'UTF8')), 'hex'), 8))::bit(32)::integer
+$$;
+
+-- Register a group on a queue, once. mode: all, new or timestamp; NULL leaves it undecided, so that each partition starts as its
+-- own first pop says. A group in the mode new or timestamp gets what was created after start; new with infinity gets what is
+-- pushed after this call. Returns no row when the queue does not exist.
 -- Every partition's row is read locked while the cursors are made: a push in flight has either committed before, or
 -- will see the cursor and wake it.
-create or replace function queen.register_group_v1(queue_name text, group_name text, mode text, start timestamptz)
+create or replace function queen.register_group_v2(queue_name text, group_name text, mode text, start timestamptz)
 returns table (queue_id integer, group_id integer)
 language plpgsql as $$
 #variable_conflict use_column
@@ -21,13 +29,10 @@ begin
     select m.* into g from queen.consumer_groups_metadata m where m.queue_id = qid and m.name = group_name;
     if not found then
         insert into queen.consumer_groups_metadata (queue_id, name, subscription_mode, subscription_timestamp, registered)
-        values (qid, group_name, mode, case mode when 'new' then clock_timestamp() when 'timestamp' then start end, false)
+        values (qid, group_name, mode, queen.subscribed_from(mode, start), false)
         returning * into g;
-        if mode = 'new' then
-            perform queen.create_cursors(qid, g.group_id, true, null);
-        else
-            perform queen.create_cursors(qid, g.group_id, false, case when mode is null then 'infinity' else start end);
-        end if;
+        perform queen.create_cursors(qid, g.group_id, mode is not distinct from 'new',
+            case when mode is null then 'infinity' when mode <> 'all' then start end);
     else
         if not g.registered then
             perform queen.create_cursors(qid, g.group_id, false,
@@ -37,39 +42,63 @@ begin
             perform queen.decide_subscription(g, mode, start);
         end if;
     end if;
-    update queen.consumer_groups_metadata m set registered = true where m.group_id = g.group_id and not m.registered;
+    update queen.consumer_groups_metadata m set registered = true, tag = queen.group_tag(queue_name, group_name)
+        where m.group_id = g.group_id and (not m.registered or m.tag is null);
     return query select qid, g.group_id;
 end $$;
 
--- Cursors of a group for all partitions of a queue: at the end (new), or unresolved from a time, or at the beginning.
+-- The same for servers of an earlier version, which may run beside this one: their groups in the mode new start at the end.
+create or replace function queen.register_group_v1(queue_name text, group_name text, mode text, start timestamptz)
+returns table (queue_id integer, group_id integer)
+language sql as $$
+    select * from queen.register_group_v2(queue_name, group_name, mode, case when mode = 'new' then 'infinity' else start end)
+$$;
+
+-- The time that is kept with a subscription.
+create or replace function queen.subscribed_from(mode text, start timestamptz) returns timestamptz
+language sql volatile as $$
+    select case mode when 'new' then least(start, clock_timestamp()) when 'timestamp' then start end
+$$;
+
+-- Cursors of a group for all partitions of a queue. at_end: behind what was created up to start; otherwise start is left to the
+-- first pop (NULL = the beginning).
 create or replace function queen.create_cursors(qid integer, gid integer, at_end boolean, start timestamptz) returns void
 language plpgsql as $$
 begin
     update queen.queue_depth d set bound = null where d.queue_id = qid;
     perform 1 from queen.partition_lookup l where l.queue_id = qid order by l.partition_id for share;
     insert into queen.partition_consumers (partition_id, group_id, queue_id, acked_seq, start_from, ready_at)
-    select l.partition_id, gid, qid, case when at_end then l.last_seq else 0 end, start,
-           case when not at_end and l.last_seq > 0 then clock_timestamp() end
+    select l.partition_id, gid, qid, case when at_end then queen.end_at(l, start) else 0 end, case when not at_end then start end,
+           case when l.last_seq > 0 and (not at_end or l.last_message_created_at > start) then clock_timestamp() end
     from queen.partition_lookup l where l.queue_id = qid;
+end $$;
+
+-- The last message of a partition as it was at a moment. Mostly that is its last one, and nothing has to be searched.
+create or replace function queen.end_at(l queen.partition_lookup, moment timestamptz) returns bigint
+language plpgsql stable as $$
+begin
+    if l.last_message_created_at > moment then
+        return queen.seq_at(l.partition_id, moment);
+    end if;
+    return l.last_seq;
 end $$;
 
 -- The first pop from any partition decides for the partitions that no pop has touched yet.
 create or replace function queen.decide_subscription(g queen.consumer_groups_metadata, mode text, start timestamptz) returns void
 language plpgsql as $$
 begin
-    update queen.consumer_groups_metadata m set subscription_mode = mode,
-        subscription_timestamp = case mode when 'new' then clock_timestamp() when 'timestamp' then start end
+    update queen.consumer_groups_metadata m set subscription_mode = mode, subscription_timestamp = queen.subscribed_from(mode, start)
         where m.group_id = g.group_id;
     perform 1 from queen.partition_lookup l where l.queue_id = g.queue_id order by l.partition_id for share;
     with k as materialized (
-        select c.partition_id, l.last_seq from queen.partition_consumers c join queen.partition_lookup l using (partition_id)
+        select c.partition_id, l from queen.partition_consumers c join queen.partition_lookup l using (partition_id)
         where l.queue_id = g.queue_id and c.group_id = g.group_id and c.start_from = 'infinity'
         order by c.partition_id for update of c
     )
     update queen.partition_consumers c set
-        acked_seq = case when mode = 'new' then k.last_seq else 0 end,
+        acked_seq = case when mode = 'new' then queen.end_at(k.l, start) else 0 end,
         start_from = case when mode = 'timestamp' then start end,
-        ready_at = case when mode = 'new' then null else c.ready_at end
+        ready_at = case when mode <> 'new' then c.ready_at when (k.l).last_message_created_at > start then clock_timestamp() end
         from k where c.partition_id = k.partition_id and c.group_id = g.group_id;
 end $$;
 

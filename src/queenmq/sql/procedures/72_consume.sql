@@ -10,13 +10,14 @@ begin
     if batch < 1 then
         raise exception 'batch must be at least 1, not %', batch using errcode = 'check_violation';
     end if;
-    select g.group_id into gid from queen.register_group_v1(queue, consumer_group, 'all', null) g;
+    select g.group_id into gid from queen.register_group_v2(queue, consumer_group, 'all', null) g;
     if not found then
         return;
     end if;
     return query
         select d.partition_name, d.last_seq - d.n + m.o, i.id, coalesce(nullif(m.tx, ''), i.id::text), m.payload::jsonb, d.created_at
-        from queen.pop_v1(array[gid], '{1}', '{1}', '{null}', array[batch], array[batch], array[gen_random_uuid()], '{true}', '{null}') d,
+        from queen.pop_v2(array[gid], null, '{1}', '{1}', '{null}', null, array[batch], array[batch], array[gen_random_uuid()], null, '{true}', null,
+            null, null) d,
         lateral rows from (
             string_to_table(convert_from(d.data, 'UTF8'), E'\x1e'), string_to_table(convert_from(d.tx, 'UTF8'), E'\x1e')
         ) with ordinality m (payload, tx, o),

@@ -16,27 +16,29 @@ select $1::bigint, queen.push_segment_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10
 select * from queen.stored_keys_v1($1, $2);
 
 -- name: register_group
-select * from queen.register_group_v1($1, $2, $3, $4);
+select * from queen.register_group_v2($1, $2, $3, $4);
 
 -- name: register_group_id
-select group_id from queen.register_group_v1($1, $2, 'all', null);
+select group_id from queen.register_group_v2($1, $2, 'all', null);
 
 -- name: existing_queues
 select name from queen.queues where name = any ($1::text[]);
 
 -- name: pop
-select * from queen.pop_v1($1::text::integer[], $2::text::integer[], $3::text::integer[], $4::text::bigint[], $5::text::integer[],
-    $6::text::integer[], $7::text::uuid[], $8::text::boolean[], $9, $10, $11::text::integer[]);
+select * from queen.pop_v2($1::text::integer[], $2::text::integer[], $3::text::integer[], $4::text::integer[], $5::text::bigint[],
+    $6::text::integer[], $7::text::integer[], $8::text::integer[], $9::text::uuid[], $10::text::integer[], $11::text::boolean[], $12,
+    $13::text::double precision[], $14);
 
 -- name: pop_any
--- Many pops of one group from any partition, one partition each: $2 leases, $3 batches, $4 how many, $5 bytes for each. Cursors are taken least
--- recently served first, the first for the first request. It serves queues whose options put no condition on a delivery, and
--- cursors with nothing special about them; for the requests left over one row says whether the queue is served (n), how many
+-- Many pops of one group from any partition, one partition each: $2 leases, $3 batches, $4 how many, $5 bytes for each, $6 the group's tag,
+-- $7 the most seconds that a lease lasts (NULL: as long as its queue says). Cursors are taken least recently served first, the first
+-- for the first request. It serves queues whose options put no condition on a delivery, and cursors with nothing special about them; for the requests left over one row says whether the queue is served (n), how many
 -- cursors were ready (partition_id), how many of them were taken (from_seq), and when the next one is ready.
 with q as materialized (
-    select u.queue_id, now() + make_interval(secs => case when u.lease_time = 0 then 60 else u.lease_time end) as until
+    select u.queue_id, now() + make_interval(secs => least(case when u.lease_time = 0 then 60 else u.lease_time end, $7::integer)) as until
     from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
-    where m.group_id = $1 and m.registered and u.delayed_processing = 0 and u.window_buffer = 0 and coalesce(u.ttl, 0) = 0
+    where m.group_id = $1 and m.registered and (m.tag <> $6::integer) is not true
+        and u.delayed_processing = 0 and u.window_buffer = 0 and coalesce(u.ttl, 0) = 0
 ), ready as materialized (
     select c.partition_id, c.acked_seq, c.ready_at,
            c.lease_id is null and c.start_from is null and c.retries is null and not c.isolate as plain
@@ -71,6 +73,23 @@ select null, (select count(*) from ready), null, null, null, null, (select count
        null, (select count(*) from q)::integer, null, null, clock_timestamp(), null, null, null, null, null, 'left over',
        (select c.ready_at from queen.partition_consumers c where c.group_id = $1 and c.ready_at is not null order by c.ready_at limit 1)
 where (select count(*) from leased) < $4::integer;
+
+-- name: held_by_auto_acks
+-- Of these groups ($1; $2: on one partition, NULL: on any), those that a look may have found empty only because a pop with autoAck is being
+-- acknowledged: its lease, recognised by the version of its id, is held or has just ended. The next cursors of a group say it.
+select g.gid from unnest($1::integer[]) g (gid) where exists (
+    select from (
+        select c.lease_id, c.last_lease_id, c.ready_at from queen.partition_consumers c
+        where $2::bigint is null and c.group_id = g.gid and c.ready_at is not null order by c.ready_at limit 100) k
+    where k.lease_id::text like '______________8%'
+    or (k.lease_id is null and k.ready_at <= clock_timestamp() and k.last_lease_id::text like '______________8%')
+    union all
+    select from queen.partition_consumers c where c.partition_id = $2::bigint and c.group_id = g.gid
+    and (c.lease_id::text like '______________8%'
+        or (c.lease_id is null and c.ready_at <= clock_timestamp() and c.last_lease_id::text like '______________8%')));
+
+-- name: clock
+select clock_timestamp();
 
 -- name: matching_queues
 -- Queues of a namespace and task (NULL = any), most important first; among equals, the one whose group is ready longest.
