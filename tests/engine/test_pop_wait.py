@@ -199,27 +199,18 @@ class TestTimeout:
         assert read(await seldom.pop(ask(wait=0.05))) == []
         assert loop.time() >= deadline
 
+    @pytest.mark.parametrize("auto_ack", [False, True])
     async def test_on_its_way_in_a_slow_database_it_is_answered_and_gives_back_what_it_wins_later(
-        self, seldom: Broker
+        self, seldom: Broker, auto_ack: bool
     ) -> None:
         await push(seldom, 1)
         async with stuck(seldom) as waiting_backends:
-            assert read(await seldom.pop(ask(wait=0.05))) == []
+            assert read(await seldom.pop(ask(wait=0.05, auto_ack=auto_ack))) == []
             assert await waiting_backends() == 1, "it is still on its way"
         await until(lambda: seldom.stats()["leases"]["given_back"] == 1)
         await seldom.pops.idle()
         assert await seldom.store.pool.fetchval(LEASED) == 0
         assert read(await seldom.pop(ask())) == [1]
-
-    async def test_what_acknowledges_itself_is_waited_for_once_it_has_begun(self, seldom: Broker) -> None:
-        await empty(seldom)
-        await push(seldom, 1)
-        async with stuck(seldom):
-            waiting = seldom.pop(ask(wait=0.05, auto_ack=True))
-            patient = seldom.pop(ask(wait=0.05 + 2 * pops._OVERTIME, group="g"))  # its time is up after the other's
-            assert read(await patient) == []
-            assert not waiting.done()
-        assert read(await waiting) == [1]
 
     async def test_what_acknowledges_itself_does_not_begin_after_the_deadline(self, database: str) -> None:
         async with serving(database, connections=2) as broker:  # one statement at a time

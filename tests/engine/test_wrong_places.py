@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from queenmq.domain.ids import group_tag
 from queenmq.domain.segments import Place, PushItem
 from queenmq.engine.broker import Broker
 from queenmq.storage.store import Store
@@ -92,3 +94,56 @@ async def test_a_queue_that_somebody_else_has_deleted_and_made_again(broker: Bro
     await elsewhere.delete_queue(QUEUE)
     await elsewhere.push([PushItem(QUEUE, b"2", "p")])
     assert read(await broker.pop(ask(partition="p"))) == [2]
+
+
+async def mistaken(broker: Broker, *queues: str, group: str = "g", options: dict[str, Any] | None = None) -> None:
+    """Queues with a message each, its queue's name, and a worker that takes each one's group for that of the next."""
+    for queue in queues:
+        await broker.store.configure(queue, **(options or {}))
+        await push(broker, 0, queue=queue, partition="x")
+        assert read(await broker.pop(ask(queue=queue, group=group, auto_ack=True))) == [0]
+    await broker.pops.deliveries.idle()
+    for queue in queues:
+        await push(broker, queue, queue=queue, partition="x")
+    directory = broker.store.directory
+    known = [directory.group(queue, group) for queue in queues]
+    for queue, place in zip(queues, known[1:] + known[:1], strict=True):
+        assert place is not None
+        directory.remember_group(queue, group, place)
+
+
+WAYS: list[dict[str, object]] = [{}, {"partitions": 3}, {"auto_ack": True}, {"partition": "x"}, {"wait": 30.0}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("options", [{}, {"windowBuffer": 0, "ttl": 3600}], ids=["plain", "with a condition"])
+@pytest.mark.parametrize("queues", [["a", "b"], [f"q{number}" for number in range(6)]], ids=["two", "many"])
+async def test_a_pop_gets_only_messages_of_the_group_it_names(
+    broker: Broker, queues: list[str], options: dict[str, Any], way: dict[str, object]
+) -> None:
+    """As after a failover to a replica that had not heard of the groups, which then got the numbers of others."""
+    await mistaken(broker, *queues, options=options)
+    asked = [broker.pop(ask(queue=queue, group="g", **way)) for queue in queues]  # type: ignore[arg-type]
+    assert [read(result) for result in await asyncio.gather(*asked)] == [[queue] for queue in queues]
+
+
+async def test_a_pop_that_has_the_right_group_is_not_disturbed(broker: Broker) -> None:
+    """Both ask under the same number, and only for one of them it is the right one."""
+    await mistaken(broker, "a", "b")
+    place = broker.store.directory.group("a", "g")
+    assert place is not None
+    broker.store.directory.remember_group("b", "g", place)  # now "a" is wrong and "b" is right
+    asked = [broker.pop(ask(queue=queue, group="g")) for queue in ("a", "b", "b", "a")]
+    assert [read(result) for result in await asyncio.gather(*asked)] == [["a"], ["b"], [], []]
+
+
+async def test_a_group_from_before_gets_its_tag_when_it_is_registered_again(broker: Broker) -> None:
+    await mistaken(broker, "a", "b")
+    await broker.store.pool.execute("update queen.consumer_groups_metadata set tag = null")
+    for queue in ("a", "b"):
+        broker.store.directory.forget_group(queue, "g")
+        assert read(await broker.pop(ask(queue=queue, group="g"))) == [queue]
+    rows = await broker.store.pool.fetch(
+        "select q.name, m.tag from queen.consumer_groups_metadata m join queen.queues q using (queue_id)"
+    )
+    assert {row["name"]: row["tag"] for row in rows} == {queue: group_tag(queue, "g") for queue in ("a", "b")}

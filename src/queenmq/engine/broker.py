@@ -72,17 +72,6 @@ class Broker:
         self._tidier = Tidier()
         self._tidying: asyncio.Task[None] | None = None
         self._stopping = False
-        self.pops = Pops(
-            config,
-            self._pop_links,
-            directory,
-            self.leases,
-            cipher,
-            written=self._written,
-            freed=self._freed,
-            shared=self.shared,
-        )
-        self.pushes = Pushes(config, self._links, directory, cipher, self.budget, pushed=self._pushed)
         released = self.shared.lease_released
         self.acks = Acks(
             config,
@@ -93,6 +82,18 @@ class Broker:
             released=released,
             written=self._written,
         )
+        self.pops = Pops(
+            config,
+            self._pop_links,
+            directory,
+            self.leases,
+            cipher,
+            self.acks,
+            written=self._written,
+            freed=self._freed,
+            shared=self.shared,
+        )
+        self.pushes = Pushes(config, self._links, directory, cipher, self.budget, pushed=self._pushed)
         self.transactions = Transactions(
             config,
             self._links,
@@ -134,6 +135,10 @@ class Broker:
         await self.pops.idle()
 
     async def close(self) -> None:
+        """What was delivered with autoAck is acknowledged before, and what was not delivered is given back."""
+        await self.pops.deliveries.idle()
+        if self._stopping:
+            await self.pops.returns.finish()
         if self._tidying is not None:
             self._tidying.cancel()
         self._refresher.close()
@@ -156,6 +161,15 @@ class Broker:
     def pop(self, ask: PopAsk) -> Future[PopResult]:
         self._check_open()
         return self.pops.add(ask)
+
+    def delivered(self, ask: PopAsk, result: PopResult, lost: Callable[[], bool] = lambda: False) -> None:
+        """The answer to a pop was handed to its client; `lost` says a moment later whether sending it has failed."""
+        if ask.auto_ack:
+            self.pops.deliveries.delivered(ask, result, lost)
+
+    def undelivered(self, result: PopResult) -> None:
+        """The client has left before it got the answer: the messages are for the next pop."""
+        self.pops.deliveries.undelivered(result)
 
     def ack(self, items: Sequence[AckEntry], group: str | None = None, size: int = 0) -> Future[list[Stretch]]:
         self._check_open()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
-from ..domain.ids import new_id, partition_tag
+from ..domain.ids import group_tag, new_auto_lease, new_id, partition_tag
 from ..storage import pop as storage
-from ..storage.pop import QUEUE_MODE, PopRequest, PopResult
+from ..storage.pop import NOW, QUEUE_MODE, PopRequest, PopResult
+from .deliveries import AUTO_LEASE
 from .pop_states import Progress
 from .requests import PopAsk
 from .waiters import Key
@@ -16,18 +17,22 @@ from .waiters import Key
 
 class PopJob:
     __slots__ = (
+        "arrived",
         "ask",
         "asked",
         "deadline",
         "future",
         "gone",
         "groups",
+        "held",
         "key",
         "lease_id",
+        "looks",
         "mode",
         "parked",
         "partition_id",
         "progress",
+        "since",
         "start",
         "ticket",
         "timer",
@@ -35,12 +40,14 @@ class PopJob:
     size = 1
     weight = 0
 
-    def __init__(self, ask: PopAsk, future: asyncio.Future[PopResult], progress: Progress) -> None:
+    def __init__(self, ask: PopAsk, future: asyncio.Future[PopResult], progress: Progress, arrived: float) -> None:
         self.ask = ask
         self.future = future
         self.progress = progress
         self.key = Key(ask.group, ask.queue, ask.partition, ask.namespace, ask.task)
-        self.lease_id = new_id()
+        self.arrived = arrived
+        self.since: datetime | None = None  # the same by the database's clock, for a group that starts with what is new
+        self.new_lease()
         self.asked = False  # it was asked for under this lease, and the outcome is not known
         self.groups: dict[int, str] = {}  # ids of the group, each with the queue it belongs to
         self.partition_id: int | None = None
@@ -49,6 +56,8 @@ class PopJob:
         self.parked = False
         self.gone = False  # it was parked, and has left the line
         self.ticket = 0
+        self.held = False  # it found nothing, perhaps only because others are just being acknowledged
+        self.looks = 0  # how often it has looked again because of that
         self.mode: Literal["all", "new", "timestamp"] | None
         self.start: datetime | None
         self.mode, self.start = storage.subscription(ask.group, ask.subscription_mode, ask.subscription_from)
@@ -58,7 +67,19 @@ class PopJob:
     def lanes(self) -> int:
         return 0
 
-    def request(self) -> PopRequest:
+    @property
+    def undated(self) -> bool:
+        """Its group starts with what is new since it arrived, and when that was by the database's clock is unknown."""
+        return self.start is NOW and self.since is None
+
+    def date(self, clock: datetime, asked: float) -> None:
+        """The database's clock said this after it was asked. What was answered before the pop arrived is never new."""
+        self.since = clock - timedelta(seconds=max(0.0, asked - self.arrived))
+
+    def new_lease(self) -> None:
+        self.lease_id = new_auto_lease() if self.ask.auto_ack else new_id()
+
+    def request(self, now: float) -> PopRequest:
         ask = self.ask
         tag = None if ask.partition is None else partition_tag(ask.queue or "", ask.partition)
         return PopRequest(
@@ -66,8 +87,10 @@ class PopJob:
             self.partition_id,
             ask.batch,
             ask.partitions,
-            ask.auto_ack,
-            self.start,
+            start=self.since or self.start,
             lease_id=self.lease_id,
             tag=tag,
+            group_tags=[group_tag(queue, ask.group) for queue in self.groups.values()],
+            hold=AUTO_LEASE if ask.auto_ack else None,
+            age=max(0.0, now - self.arrived) if self.undated else None,
         )

@@ -1,7 +1,9 @@
 """Pops: many requests advance together through the states of `pop_states`, a few statements for all of them.
 
 A flush of many requests is spread over connections. A pop that finds nothing and may wait is parked; one whose client
-has left takes no message, and a lease it has won meanwhile is given back at once.
+has left takes no message, and a lease it has won meanwhile is given back at once. With autoAck the lease is
+acknowledged when the answer is delivered (`deliveries`); a pop that may not wait and finds nothing looks again for a
+moment when such an acknowledgement is under way on another worker.
 """
 
 from __future__ import annotations
@@ -17,15 +19,16 @@ import asyncpg
 from .. import sql
 from ..cluster.shared_state import SharedState
 from ..domain.cipher import Cipher
-from ..domain.ids import new_id
 from ..domain.segments import SEPARATOR
 from ..storage import pop as storage
 from ..storage.ack import release
 from ..storage.directory import Directory, GroupPlace
 from ..storage.pool import translated
-from ..storage.pop import Claim, PopResult, SegmentRow
+from ..storage.pop import PopResult, SegmentRow
+from .acks import Acks
 from .batcher import Batcher, fail
 from .config import EngineConfig
+from .deliveries import AUTO_LEASE, Deliveries
 from .errors import Stopping
 from .isolation import isolated
 from .leases import LeaseMemory
@@ -44,6 +47,8 @@ _LEAST_PER_LINK: Final = 64
 _LEAST_BYTES: Final = 65_536
 _OVERTIME: Final = 0.025  # seconds: who waits with little patience still gets what is there
 _ATTEMPTS_TO_RESOLVE: Final = 2
+_FIRST_LOOK_AGAIN: Final = 0.002  # seconds, doubled each time,
+_LOOKS_AGAIN: Final = 6  # so often: together about an eighth of a second
 
 
 class Pops:
@@ -56,6 +61,7 @@ class Pops:
         directory: Directory,
         leases: LeaseMemory,
         cipher: Cipher | None,
+        acks: Acks,
         *,
         written: Callable[[int], None],
         freed: Callable[[str, str, str], None],
@@ -82,10 +88,11 @@ class Pops:
             gather=config.batch_wait,
         )
         self.returns = Returns(config, links, self.batcher.stats, freed)
+        self.deliveries = Deliveries(acks, leases, self.returns)
 
     def add(self, ask: PopAsk) -> asyncio.Future[PopResult]:
         future: asyncio.Future[PopResult] = self._loop.create_future()
-        job = PopJob(ask, future, self.tally.begin())
+        job = PopJob(ask, future, self.tally.begin(), self._loop.time())
         if ask.wait > 0:
             if self._stopping:
                 raise Stopping("the server is stopping; connect again")
@@ -99,7 +106,11 @@ class Pops:
                 return future
         elif ask.queue is not None and ask.partition is not None:
             self._shared.asked(ask.queue)
-        self.batcher.add(job)
+        acks = self.deliveries.before(ask)
+        if acks:
+            self.deliveries.after(acks, partial(self.batcher.add, job))
+        else:
+            self.batcher.add(job)
         return future
 
     def _again(self, job: PopJob) -> None:
@@ -109,13 +120,11 @@ class Pops:
 
     def _expired(self, job: PopJob) -> None:
         """Its time is up. While it is on its way, the answer it comes back with counts a moment longer; what comes
-        after that is given back. A look that acknowledges what it delivers cannot give back: once it has begun, it is
-        waited for."""
+        after that is given back."""
         if job.future.done():
             return
         late = self._loop.time() > job.deadline + _OVERTIME / 2
-        acknowledging = job.ask.auto_ack and job.progress.state is not State.PENDING
-        if job.parked or (late and not acknowledging):
+        if job.parked or late:
             job.future.set_result(PopResult([], "empty"))
         elif not late:
             job.timer = self._loop.call_at(job.deadline + _OVERTIME, self._expired, job)
@@ -197,6 +206,7 @@ class Pops:
             for job in open_jobs:
                 if job.progress.state is not State.RESOLVING:
                     self.tally.move(job.progress, State.RESOLVING)
+            await self._date(db, [job for job in open_jobs if job.undated and job.ask.queue and not self._known(job)])
             await self._resolve(db, open_jobs)
             asked = [job for job in open_jobs if job.groups]
             for job in asked:
@@ -212,12 +222,33 @@ class Pops:
                     open_jobs.append(job)
             if not open_jobs:
                 break
-        return [results.get(id(job)) or PopResult([], "empty") for job in jobs]
+        found = [results.get(id(job)) or PopResult([], "empty") for job in jobs]
+        empty = [(job, one) for job, one in zip(jobs, found, strict=True) if not one.claims and not job.future.done()]
+        await self._date(db, [job for job, _ in empty if job.undated and job.ask.wait > 0])
+        await self._look_behind(db, empty)
+        return found
+
+    async def _date(self, db: asyncpg.Connection, jobs: list[PopJob]) -> None:
+        """Find out when these have arrived by the database's clock, before it is too late to tell."""
+        if jobs:
+            asked = self._loop.time()
+            clock = await storage.clock(db)
+            for job in jobs:
+                job.date(clock, asked)
+
+    async def _look_behind(self, db: asyncpg.Connection, empty: list[tuple[PopJob, PopResult]]) -> None:
+        """Of the pops that may not wait: did they find nothing only because others are just being acknowledged?"""
+        for job, result in empty:
+            soon = result.ready_in is not None and result.ready_in <= AUTO_LEASE
+            job.held = (
+                soon and job.ask.wait <= 0 and await storage.held_by_auto_acks(db, list(job.groups), job.partition_id)
+            )
 
     async def _lease(self, db: asyncpg.Connection, jobs: list[PopJob]) -> list[PopResult]:
         """What they get comes in one answer and is held in memory together, so they share the room for it."""
         share = max(_LEAST_BYTES, self._config.max_pop_bytes // len(jobs))
-        return await storage.pop(db, [job.request() for job in jobs], share)
+        now = self._loop.time()
+        return await storage.pop(db, [job.request(now) for job in jobs], share)
 
     async def _disown(self, db: asyncpg.Connection, jobs: list[PopJob], *, lost: bool) -> None:
         """What the attempt before this one may have won for these would be held until its leases ran out."""
@@ -229,7 +260,7 @@ class Pops:
         for freed in await release(db, leases):
             self._freed(*freed)
         for job in jobs:
-            job.lease_id = new_id()
+            job.new_lease()
             job.asked = False
 
     def _forget(self, job: PopJob, result: PopResult) -> None:
@@ -275,7 +306,7 @@ class Pops:
         return {row["name"] for row in rows}
 
     async def _register(self, db: asyncpg.Connection, job: PopJob, queue: str) -> GroupPlace | None:
-        start = job.start if job.mode == "timestamp" else None
+        start = job.since if job.mode == "new" else job.start if job.mode == "timestamp" else None
         return await storage.register(db, self._directory, queue, job.ask.group, mode=job.mode, start=start)
 
     async def _matching(self, db: asyncpg.Connection, job: PopJob) -> dict[int, str]:
@@ -288,6 +319,7 @@ class Pops:
             group_id = row["group_id"]
             if group_id is None:
                 self._directory.forget_group(row["name"], ask.group)
+                await self._date(db, [job] if job.undated else [])
                 known = await self._register(db, job, row["name"])
                 group_id = None if known is None else known.group_id
             if group_id is not None:
@@ -307,13 +339,16 @@ class Pops:
         self.tally.move(job.progress, State.FETCHING)
         self._written(len(result.claims))
         if job.future.done():
-            self._give_back(job)
+            self.returns.count += 1
+            self.returns.add([job.lease_id])
             self.tally.move(job.progress, State.FAILED)
             if job.ask.wait > 0:
                 self.waiters.left(job)
             return
-        self._fetch(job, result.claims)
+        self._fetch(job, result)
         job.future.set_result(result)
+        if not job.ask.confirmed:
+            self.deliveries.delivered(job.ask, result)
         self.tally.move(job.progress, State.COMPLETED)
         if job.ask.wait > 0:
             self.waiters.found(job)
@@ -327,19 +362,27 @@ class Pops:
         elif ask.wait > 0 and not self._stopping and self._loop.time() < job.deadline:
             job.parked = True
             self.waiters.park(job, result.ready_in, job.groups.values())
+        elif job.held and job.looks < _LOOKS_AGAIN and not self._stopping:
+            self._loop.call_later(_FIRST_LOOK_AGAIN * 2.0**job.looks, self._again, job)
+            job.looks += 1
         else:
             job.future.set_result(result)
             if ask.wait > 0:
                 self.waiters.left(job)
 
-    def _fetch(self, job: PopJob, claims: list[Claim]) -> None:
+    def _fetch(self, job: PopJob, result: PopResult) -> None:
+        claims = result.claims
         for claim in claims:
             claim.queue = job.groups[claim.group_id]
             if any(row.enc for row in claim.segments):
                 claim.segments = [self._decrypted(claim.queue, row) for row in claim.segments]
-        if not job.ask.auto_ack:
-            self._leases.remember(job.lease_id, job.ask.group, claims)
-            for claim in claims:
+        self._leases.remember(job.lease_id, job.ask.group, claims)
+        if job.ask.auto_ack:
+            result.lease_id = job.lease_id
+        for claim in claims:
+            if job.ask.auto_ack:
+                claim.lease_id = claim.lease_expires_at = None
+            else:
                 self._shared.lease_acquired(claim.queue, claim.partition_uid, job.ask.group)
 
     def _decrypted(self, queue: str, row: SegmentRow) -> SegmentRow:
@@ -358,10 +401,3 @@ class Pops:
             self._unreadable.add(queue)
             _log.warning("messages of queue %s cannot be decrypted with this server's key; delivered as stored", queue)
         return row._replace(data=SEPARATOR.join(payloads), enc=None)
-
-    def _give_back(self, job: PopJob) -> None:
-        """Release what nobody will read, soon and together with others."""
-        if job.ask.auto_ack:
-            return
-        self.returns.count += 1
-        self.returns.add([job.lease_id])

@@ -27,6 +27,9 @@ class PopAsk:
     auto_ack: bool = False
     subscription_mode: Literal["all", "new"] = "all"
     subscription_from: datetime | Literal["now"] | None = None
+    confirmed: bool = False
+    """With auto_ack: the caller tells the broker when the answer was delivered, or that it was not. Otherwise it counts
+    as delivered with its result."""
 
 
 @dataclass(slots=True)

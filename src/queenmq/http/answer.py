@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 
 class Answer(NamedTuple):
@@ -16,9 +16,41 @@ class Answer(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
+class Delivery(Protocol):
+    """Is told what became of an answer."""
+
+    def delivered(self, result: Any, lost: Callable[[], bool]) -> None:
+        """It was handed to the connection. `lost` says a moment later whether sending it has failed."""
+
+    def undelivered(self, result: Any) -> None:
+        """The client has left before."""
+
+
+def never() -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class Work:
-    """`answer` is called with the future's result. Cancelling the future says that the client has left."""
+    """`answer` is called with the future's result, and `delivery` is told whether the client got it. Cancelling the
+    future says that the client has left."""
 
     future: Future[Any]
     answer: Callable[[Any], Answer]
+    delivery: Delivery | None = None
+
+    def give_up(self) -> None:
+        """The client has left. If the work is done by now, its result goes back."""
+        if not self.future.cancel():
+            self.undelivered()
+
+    def delivered(self, lost: Callable[[], bool] = never) -> None:
+        if self.delivery is not None and self._succeeded():
+            self.delivery.delivered(self.future.result(), lost)
+
+    def undelivered(self) -> None:
+        if self.delivery is not None and self._succeeded():
+            self.delivery.undelivered(self.future.result())
+
+    def _succeeded(self) -> bool:
+        return not self.future.cancelled() and self.future.exception() is None

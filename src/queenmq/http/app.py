@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..engine.broker import Broker
-from .answer import Answer
+from .answer import Answer, Work, never
 from .auth import require
 from .caller import ANYONE, Caller
 from .errors import MethodNotAllowed, NotFound, answer_for
@@ -75,7 +75,19 @@ class _Endpoint:
             return
         except Exception as error:
             answer = answer_for(error)
-        await _response(answer)(scope, receive, send)
+        work: Work | None = getattr(request.state, "work", None)
+        if work is None:
+            await _response(answer)(scope, receive, send)
+            return
+        sent = False
+        try:
+            await _response(answer)(scope, receive, send)
+            sent = not getattr(request.state, "lost", never)()
+        finally:
+            if sent:
+                work.delivered()
+            else:
+                work.undelivered()
 
     async def _answer(self, request: Request) -> Answer:
         row = self._methods.get(request.method)

@@ -61,6 +61,11 @@ class AppCycle(RequestResponseCycle):
         self.more_body = False
         self.message_event.set()
         self._count = count
+        self.scope["state"]["lost"] = self._lost
+
+    def _lost(self) -> bool:
+        """The client has left before the answer was complete."""
+        return self.disconnected
 
     async def send(self, message: ASGISendEvent) -> None:
         if message["type"] == "http.response.start" and not self.response_started and not self.disconnected:

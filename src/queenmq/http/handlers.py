@@ -6,6 +6,7 @@ for what a client sent: that is an answer too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -67,9 +68,27 @@ class Handlers:
         try:
             address = self.parse_pop(path, query)
             ask = address.ask()
-            return Work(self._broker.pop(ask), partial(_sized if address.autopilot else _popped, ask))
+            ask.confirmed = True
+            show = partial(_sized if address.autopilot else _popped, ask)
+            return Work(self._broker.pop(ask), show, _Popped(self._broker, ask))
         except Exception as error:
             return answer_for(error)
+
+
+class _Popped:
+    """The delivery of a pop's answer."""
+
+    __slots__ = ("_ask", "_broker")
+
+    def __init__(self, broker: Broker, ask: PopAsk) -> None:
+        self._broker = broker
+        self._ask = ask
+
+    def delivered(self, result: PopResult, lost: Callable[[], bool]) -> None:
+        self._broker.delivered(self._ask, result, lost)
+
+    def undelivered(self, result: PopResult) -> None:
+        self._broker.undelivered(result)
 
 
 def _pushed(receipt: Receipt) -> Answer:

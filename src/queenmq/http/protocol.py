@@ -91,7 +91,7 @@ class HotProtocol(Reading):
         work, self._work = self._work, None
         if work is not None:
             self._service.parked -= 1
-            work.future.cancel()
+            work.give_up()
         if self._cycle is not None:
             self._cycle.client_gone()
         asking, self._pausing = self._pausing, None
@@ -338,16 +338,25 @@ class HotProtocol(Reading):
             return  # the client has left
         self._work = self._current = None
         self._service.parked -= 1
+        shown = False
         try:
             answer = work.answer(future.result())
+            shown = not self._transport.is_closing()
         except asyncio.CancelledError:
             answer = answer_for(Stopping("the request was given up"))
         except Exception as error:
             answer = answer_for(error)
-        self._reply(request, answer)
+        open_still = self._reply(request, answer)
+        if not shown:
+            work.undelivered()
+        elif open_still:
+            work.delivered(self._transport.is_closing)
+        else:
+            work.delivered()
         self._proceed()
 
-    def _reply(self, request: Request, answer: Answer) -> None:
+    def _reply(self, request: Request, answer: Answer) -> bool:
+        """True when the connection stays open."""
         service, transport = self._service, self._transport
         keep_alive = request.keep_alive and not service.draining
         service.answers[answer.status // 100] += 1
@@ -360,6 +369,7 @@ class HotProtocol(Reading):
         if not keep_alive:
             self._deaf = True
             transport.close()
+        return keep_alive
 
     def _ask_app(self, request: Request) -> None:
         service = self._service

@@ -77,11 +77,14 @@ class Call:
         try:
             await asyncio.wait((work.future, gone), return_when=asyncio.FIRST_COMPLETED)
             if work.future.done():
-                return work.answer(work.future.result())
+                answer = work.answer(work.future.result())
+                self.request.state.work = work
+                return answer
             return Answer(204)
         finally:
             gone.cancel()
-            work.future.cancel()
+            if getattr(self.request.state, "work", None) is None:
+                work.give_up()
 
     async def _gone(self) -> None:
         while (await self.request.receive())["type"] != "http.disconnect":

@@ -1,0 +1,179 @@
+"""What becomes of popped messages when the answer reaches its client, and when it does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from queenmq.engine.broker import Broker
+from queenmq.engine.config import EngineConfig
+from queenmq.http.app import build
+from queenmq.http.endpoint import Endpoint
+from queenmq.http.limits import Limits
+from queenmq.storage.pop import PopResult
+from tests.api import asgi
+from tests.engine.saying import QUEUE, ask, push, read, until
+
+PATH = f"/api/v1/pop/queue/{QUEUE}?batch=1"
+KINDS = ["", "&autoAck=true"]
+
+
+class Wire(asyncio.Transport):
+    """A connection whose end is decided by the test: `broken` says that sending fails."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        super().__init__()
+        self.sent = b""
+        self._broken = broken
+        self.closing = False
+
+    def write(self, data: Any) -> None:
+        self.sent += bytes(data)
+        self.closing |= self._broken
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    abort = close
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+@pytest.fixture
+async def broker(database: str) -> AsyncIterator[Broker]:
+    opened = await Broker.open(EngineConfig(dsn=database, connections=4))
+    await push(opened, 1, 2)
+    yield opened
+    await opened.drain()
+    await opened.close()
+
+
+def request(broker: Broker, wire: Wire, query: str, headers: str = "") -> asyncio.Protocol:
+    protocol = Endpoint(broker, Limits()).protocol()
+    protocol.connection_made(wire)
+    protocol.data_received(f"GET {PATH}{query} HTTP/1.1\r\nHost: here\r\n{headers}\r\n".encode())
+    return protocol
+
+
+def at_the_answer(broker: Broker, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Let something happen when the engine has its answer and the connection has yet to send it."""
+    pop = broker.pop
+
+    def popping(asked: Any) -> asyncio.Future[PopResult]:
+        future = pop(asked)
+        future.add_done_callback(lambda _: happens())
+        return future
+
+    monkeypatch.setattr(broker, "pop", popping)
+
+
+async def next_one(broker: Broker) -> list[object]:
+    """What the next pop gets."""
+    async with asyncio.timeout(20):
+        return read(await broker.pop(ask(30.0, batch=1)))
+
+
+async def given_back(broker: Broker) -> list[object]:
+    """The same, when a lease was given back, and has not merely run out."""
+    await until(lambda: broker.stats()["leases"]["given_back"] == 1)
+    return await next_one(broker)
+
+
+@pytest.mark.parametrize("headers", ["", "Connection: close\r\n"], ids=["kept", "closed"])
+async def test_an_answer_that_was_sent_is_acknowledged(broker: Broker, headers: str) -> None:
+    wire = Wire()
+    request(broker, wire, "&autoAck=true", headers)
+    await until(lambda: b'"data":1' in wire.sent)
+    assert b'"leaseId":""' in wire.sent
+    assert await next_one(broker) == [2]
+
+
+@pytest.mark.parametrize("query", KINDS)
+async def test_a_client_that_leaves_before_the_answer_is_sent(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    wire = Wire()
+    left = asyncio.Event()
+
+    def leave() -> None:
+        protocol.connection_lost(None)
+        left.set()
+
+    at_the_answer(broker, monkeypatch, leave)
+    protocol = request(broker, wire, query)
+    await left.wait()
+    monkeypatch.undo()
+    assert await given_back(broker) == [1]
+    assert wire.sent == b""
+
+
+@pytest.mark.parametrize("query", KINDS)
+async def test_a_connection_that_is_closing_when_the_answer_comes(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    wire = Wire()
+    left = asyncio.Event()
+
+    def leave() -> None:
+        wire.close()
+        left.set()
+
+    at_the_answer(broker, monkeypatch, leave)
+    request(broker, wire, query)
+    await left.wait()
+    monkeypatch.undo()
+    assert await given_back(broker) == [1]
+
+
+async def test_an_answer_that_could_not_be_sent_is_not_acknowledged(broker: Broker) -> None:
+    wire = Wire(broken=True)
+    request(broker, wire, "&autoAck=true")
+    await until(lambda: wire.closing)
+    assert await given_back(broker) == [1]
+
+
+class TestThroughTheApplication:
+    async def test_an_answer_that_was_sent_is_acknowledged(self, broker: Broker) -> None:
+        status, body, _ = await asgi.ask(build(broker, Limits()), "GET", PATH + "&autoAck=true")
+        assert (status, [message["data"] for message in body["messages"]]) == (200, [1])
+        assert await next_one(broker) == [2]
+
+    @pytest.mark.parametrize("query", KINDS)
+    async def test_a_client_that_leaves_before_it_is_complete(self, broker: Broker, query: str) -> None:
+        app = build(broker, Limits())
+
+        async def leaving(scope: Scope, receive: Receive, send: Send) -> None:
+            await app({**scope, "state": {"lost": lambda: True}}, receive, send)
+
+        await asgi.ask(leaving, "GET", PATH + query)
+        assert await given_back(broker) == [1]
+
+    @pytest.mark.parametrize("query", KINDS)
+    async def test_sending_fails(self, broker: Broker, query: str) -> None:
+        app = build(broker, Limits())
+
+        async def failing(message: Message) -> None:
+            raise OSError("the client has left")
+
+        async def without(scope: Scope, receive: Receive, send: Send) -> None:
+            await app(scope, receive, failing)
+
+        with pytest.raises(OSError, match="the client has left"):
+            await _ask(without, PATH + query)
+        assert await given_back(broker) == [1]
+
+
+async def _ask(app: ASGIApp, path: str) -> None:
+    await asgi.ask(app, "GET", path)
