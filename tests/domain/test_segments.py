@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenmq.domain.ids import MESSAGES_PER_SEGMENT, dedup_key, dedup_keys, is_uuid, message_id, new_segment_base
+from queenmq.domain.ids import (
+    MESSAGES_PER_SEGMENT,
+    base_key,
+    dedup_key,
+    dedup_keys,
+    is_uuid,
+    looks_given,
+    message_id,
+    new_segment_base,
+)
 from queenmq.domain.segments import Encoded, Parcel, Place, PushItem, Segment, Verdict, encode, group
 from queenmq.wire.names import InvalidValue
 from queenmq.wire.requests import PushEntry
@@ -66,7 +75,7 @@ def test_keys_point_at_their_messages(rows: list[tuple[int, str | None, str | No
     pointed = set()
     for key, position in zip(encoded.keys, encoded.key_pos, strict=True):
         segment, offset = position >> 16, position & 0xFFFF
-        if key == encoded.bases[segment]:
+        if key == base_key(encoded.bases[segment]):
             assert offset == 0
             assert "" in columns[segment]
         else:
@@ -74,6 +83,60 @@ def test_keys_point_at_their_messages(rows: list[tuple[int, str | None, str | No
             pointed.add((segment, offset))
     named = {(segment, offset) for segment, column in enumerate(columns) for offset, tx in enumerate(column) if tx}
     assert pointed == named
+
+
+@given(pushes)
+def test_each_flush_says_which_ids_it_gives(rows: list[tuple[int, str | None, str | None, bool]]) -> None:
+    _, encoded = packed([PushItem("q", b"1", str(at), transaction_id=tx) for at, tx, _, _ in rows])
+    for segment, base in enumerate(encoded.bases):
+        column = _column(encoded.txs[segment], encoded.ns[segment])
+        unnamed = {index for index, tx in enumerate(column) if not tx}
+        if unnamed:
+            assert _indexes(encoded.givens[encoded.keys.index(base_key(base))]) == unnamed
+        else:
+            assert base_key(base) not in encoded.keys
+    assert len(encoded.givens) == sum(key in map(base_key, encoded.bases) for key in encoded.keys)
+
+
+def _indexes(multirange: str) -> set[int]:
+    """Those of an element like "{[0,2),[5,6)}", quotes included."""
+    ranges = [part.split(",") for part in multirange.strip('"{}[)').split("),[") if part]
+    return {index for start, end in ranges for index in range(int(start), int(end))}
+
+
+server_ids = st.builds(lambda index: message_id(new_segment_base(), index), st.integers(0, MESSAGES_PER_SEGMENT - 1))
+near_misses = st.sampled_from(
+    [
+        "x-7e9c-y",
+        "0196c2f5-1111-7000-8000-00007e9c0000",
+        new_segment_base().upper(),
+        new_segment_base() + " ",
+        base_key(new_segment_base()),
+        new_segment_base()[1:] + "-7e9c-",
+    ]
+)
+
+
+@given(
+    st.lists(st.one_of(st.none(), texts, st.uuids(version=4).map(str), server_ids, near_misses), unique_by=str),
+    st.booleans(),
+)
+def test_only_ids_that_a_server_may_have_made_are_compared(names: list[str | None], small: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("queenmq.domain.segments.PIECE_BYTES", 3 if small else 1000)
+        segments, _ = group([Parcel.of([PushItem("q", b"1", "0", transaction_id=name) for name in names])])
+        encoded = encode(segments)
+    expected = [name for name in names if name and len(name) == 36 and name[14:18] == "7e9c" and name[19] in "89ab"]
+    assert [encoded.keys[place - 1] for place in encoded.lookalikes] == expected
+    assert all(looks_given(name) for name in expected)
+
+
+def test_without_such_ids_nothing_more_is_sent() -> None:
+    """The common case has no argument for it, whichever statement takes it."""
+    named = [PushItem("q", b"1", str(at), transaction_id=f"t{at}") for at in (0, 1)]
+    assert packed(named)[1].arguments()[-2:] == (None, None)
+    assert packed(named[:1])[1].only()[-2:] == (None, None)
+    assert packed([PushItem("q", b"1", "0")] * 3)[1].only()[-2:] == ('{"{[0,3)}"}', None)
 
 
 @given(st.lists(pushes, max_size=4))
@@ -158,6 +221,8 @@ def test_dedup_keys_are_uuids_and_tell_ids_apart(one: str, other: str) -> None:
 def test_a_canonical_uuid_is_its_own_key_and_another_spelling_is_not() -> None:
     base = new_segment_base()
     assert dedup_key(base) == base
+    assert base_key(base) != base
+    assert dedup_key(base_key(base)) not in (base, base_key(base))
     for other in (base.upper(), base.replace("-", ""), f"{{{base}}}", base[:19] + "f" + base[20:]):
         assert dedup_key(other) not in (base, other)
 

@@ -72,9 +72,7 @@ async def test_a_repeated_attempt_stores_nothing_again_and_reports_queued(store:
     """The answer of the first attempt was lost: the same plan runs again."""
     plan = PushPlan([Parcel.of([item(1, tx=tx), item(2, "other")])], store.directory)
     encoded = await plan.prepare(store.pool)
-    await store.pool.fetch(
-        "select * from queen.push_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)", *encoded
-    )
+    await store.pool.fetch(sql.query("push"), *encoded.arguments())
     await execute(store.pool, plan)
     assert [verdict.status for verdict in plan.verdicts()] == ["queued", "queued"]
     assert [verdict.seq for verdict in plan.verdicts()] == [1, 1]

@@ -1,7 +1,8 @@
 """Ids. A segment's base is a UUIDv7 with 16 zero bits at its end; a message's id is that base with its index there.
 
 So the server stamps one id per flush and partition, a retry carries the same ids, and no id needs to be stored per
-message.
+message. A message without a transactionId has its id for one. A client may push such an id again, so all of them carry
+a mark: only transactionIds with that mark are compared with the ids that the server gave.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ MESSAGES_PER_SEGMENT: Final = 65536
 _TAGS: Final = 16_384
 SUFFIXES: Final = tuple(f"{index:04x}" for index in range(MESSAGES_PER_SEGMENT))
 
+MARK: Final = b"-7e9c-"
+"""The third group of every id that the server makes: the UUID's version, and twelve bits that are random elsewhere."""
+_MARK: Final = MARK.decode()
+
 _is_canonical_uuid: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 _is_uuid: Final = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}").fullmatch
+
+_BASE_VARIANTS: Final = {"8": "0", "9": "1", "a": "2", "b": "3"}
 
 # Lower-case hexadecimal digits as x, so that many UUIDs are compared with their shape at once.
 _SHAPE: Final = bytes(120 if byte in b"0123456789abcdef" else byte if byte in b"-\x1e" else 63 for byte in range(256))
@@ -37,7 +44,20 @@ def new_auto_lease() -> str:
 
 
 def new_segment_base() -> str:
-    return str(uuid_utils.uuid7())[:32] + "0000"
+    """`queen.segment_base` makes the same in SQL."""
+    text = str(uuid_utils.uuid7())
+    return text[:13] + _MARK + text[19:32] + "0000"
+
+
+def base_key(base: str) -> str:
+    """The key under which the ids of a flush are remembered: its base with a variant that the key of no transactionId
+    has; `queen.base_key` computes the same in SQL."""
+    return base[:19] + _BASE_VARIANTS[base[19]] + base[20:]
+
+
+def looks_given(key: str) -> bool:
+    """Whether the transactionId with this dedup key may be an id that a server gave: one of 4096 other UUIDs may."""
+    return key[13:19] == _MARK and key[19] in _BASE_VARIANTS
 
 
 def message_id(base: str, index: int) -> str:

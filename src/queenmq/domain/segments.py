@@ -10,12 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ..wire.names import InvalidValue, check_name, check_transaction_id, check_uuid
 from ..wire.payload import check_payload
 from ..wire.requests import PushEntry
-from .ids import MESSAGES_PER_SEGMENT, dedup_keys, message_id, new_segment_base, partition_tag
+from .ids import (
+    MARK,
+    MESSAGES_PER_SEGMENT,
+    base_key,
+    dedup_keys,
+    looks_given,
+    message_id,
+    new_segment_base,
+    partition_tag,
+)
 
 SEPARATOR: Final = b"\x1e"
 PIECE_BYTES: Final = 256 * 1024
@@ -188,7 +198,7 @@ class Receipt:
 
 
 class Encoded(NamedTuple):
-    """The arguments of `queen.push_v1`, in its order."""
+    """The arguments of `queen.push_v1`, in its order. `givens` has entries only for the keys that need one."""
 
     pids: list[int]
     ns: list[int]
@@ -205,6 +215,8 @@ class Encoded(NamedTuple):
     befores: list[int]
     afters: list[int]
     tags: list[int]
+    givens: dict[int, str]
+    lookalikes: list[int]
 
     def arguments(self) -> tuple[str | list[bytes | None] | list[bytes] | list[str | None] | None, ...]:
         """As the statement takes them: numbers and UUIDs as the text of an array, which costs the driver nothing per
@@ -225,6 +237,8 @@ class Encoded(NamedTuple):
             array(self.befores) if any(self.afters) else None,
             array(self.afters) if any(self.afters) else None,
             array(self.tags),
+            self._givens() if self.givens else None,
+            array(self.lookalikes) if self.lookalikes else None,
         )
 
     def only(self) -> tuple[int | str | bytes | None, ...]:
@@ -243,7 +257,12 @@ class Encoded(NamedTuple):
             None if self.key_pos == list(range(len(self.keys))) else array(self.key_pos),
             self.bounded[0] if self.bounded else None,
             self.tags[0],
+            self._givens() if self.givens else None,
+            array(self.lookalikes) if self.lookalikes else None,
         )
+
+    def _givens(self) -> str:
+        return array([self.givens.get(index) for index in range(len(self.keys))])
 
 
 def array(values: Iterable[object]) -> str:
@@ -300,7 +319,7 @@ def group(parcels: Iterable[Parcel]) -> tuple[list[Segment], list[Receipt]]:
 
 def encode(segments: Iterable[Segment]) -> Encoded:
     """The procedure's arguments for these segments, which have their places; what is settled is left out."""
-    out = Encoded([], [], [], [], [], [], [], [], [], [], [], [], [], [], [])
+    out = Encoded([], [], [], [], [], [], [], [], [], [], [], [], [], [], [], {}, [])
     last = NOWHERE.partition_id
     for segment in sorted(segments, key=lambda segment: segment.place.partition_id):
         pid = segment.place.partition_id
@@ -326,8 +345,10 @@ def _encode(segment: Segment, out: Encoded) -> None:
         return
     if segment.place.bounded and segment.place.queue_id not in out.bounded:
         out.bounded.append(segment.place.queue_id)
-    if None in keys:
-        out.keys.append(segment.base)
+    unnamed = keys.count(None)
+    if unnamed:
+        out.givens[len(out.keys)] = f'"{{[0,{unnamed})}}"' if unnamed == len(keys) else _given(keys)
+        out.keys.append(base_key(segment.base))
         out.key_pos.append(len(out.pids) << 16)
     data = _intact("payload", SEPARATOR.join(payloads), len(items))
     if len(data) <= PIECE_BYTES:
@@ -370,12 +391,13 @@ def _encode_piece(
     marks: list[bool] | None,
 ) -> None:
     """`before` and `after`: how many messages of the segment stand in pieces before and after this one."""
-    position, count = len(out.pids) << 16, len(items)
+    position, count, first = len(out.pids) << 16, len(items), len(out.keys)
+    tx = _joined(keys if segment.canonical else [item.transaction_id for item in items])
     out.pids.append(segment.place.partition_id)
     out.ns.append(count)
     out.bases.append(segment.base)
     out.last_ids.append(message_id(segment.base, before + count - 1))
-    out.txs.append(_joined([item.transaction_id for item in items]))
+    out.txs.append(tx)
     out.datas.append(data)
     out.traces.append(_joined([item.trace_id for item in items]))
     out.subs.append(None if subs is None else _joined(subs))
@@ -383,12 +405,24 @@ def _encode_piece(
     if None not in keys:
         out.keys.extend(keys)  # type: ignore[arg-type]
         out.key_pos.extend(range(position, position + count))
-    else:
+    elif any(keys):
         out.keys.extend([key for key in keys if key is not None])
         out.key_pos.extend([position + offset for offset, key in enumerate(keys) if key is not None])
+    if tx is not None and MARK in tx:
+        out.lookalikes.extend([at + 1 for at in range(first, len(out.keys)) if looks_given(out.keys[at])])
     out.befores.append(before)
     out.afters.append(after)
     out.tags.append(partition_tag(segment.queue, segment.partition))
+
+
+def _given(keys: list[str | None]) -> str:
+    """The indexes without a transactionId, as an element of an array of multiranges: the server gives their ids."""
+    ranges, end = [], 0
+    for named, run in groupby(keys, key=bool):
+        start, end = end, end + len([*run])
+        if not named:
+            ranges.append(f"[{start},{end})")
+    return f'"{{{",".join(ranges)}}}"'
 
 
 def _extended(mine: list[_T] | None, have: int, theirs: list[_T] | None, start: int, count: int) -> list[_T | None]:

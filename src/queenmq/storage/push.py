@@ -15,6 +15,7 @@ import asyncpg
 
 from .. import sql
 from ..domain.cipher import EncryptionUnavailable
+from ..domain.ids import base_key
 from ..domain.segments import NOWHERE, Encoded, Parcel, PushItem, Receipt, Segment, Verdict, encode, group
 from .directory import Directory
 from .errors import PartitionGone, QueueFull, StaleConfig, StorageError, translate
@@ -118,7 +119,7 @@ class PushPlan:
         rows = await db.fetch(sql.query("stored_keys"), pids, encoded.keys)
         held = {(row["partition_id"], str(row["h"])): row for row in rows}
         for segment in self.segments:
-            base = held.get((segment.place.partition_id, segment.base))
+            base = held.get((segment.place.partition_id, base_key(segment.base)))
             if base is not None:
                 ids = enumerate(segment.ids())
                 segment.settle({at: segment.queued(at, message, base["seq"] + index) for index, (at, message) in ids})

@@ -1,10 +1,11 @@
 -- Small functions that the other procedures share.
 
--- A UUIDv7 whose last 16 bits are zero: the base of a segment, room for 65,536 messages.
+-- A UUIDv7 whose last 16 bits are zero: the base of a segment, room for 65,536 messages. The three digits behind the version are
+-- the mark by which an id of this server is told from other UUIDs; queenmq.domain.ids has the same.
 create or replace function queen.segment_base() returns uuid
 language sql volatile parallel safe as $$
     select (lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0')
-            || '7' || substr(r, 2, 3)
+            || '7e9c'
             || to_hex(8 + (get_byte(decode(substr(r, 5, 2), 'hex'), 0) & 3)) || substr(r, 7, 11)
             || '0000')::uuid
     from (select replace(gen_random_uuid()::text, '-', '') as r) x
@@ -14,6 +15,19 @@ $$;
 create or replace function queen.message_id(base uuid, idx integer) returns uuid
 language sql immutable parallel safe as $$
     select (left(base::text, 32) || lpad(to_hex(idx), 4, '0'))::uuid
+$$;
+
+-- The index of a message in its flush: the last 16 bits of its id.
+create or replace function queen.message_index(id uuid) returns integer
+language sql immutable parallel safe as $$
+    select ('x' || right(id::text, 4))::bit(16)::integer
+$$;
+
+-- The key under which the ids of a flush are remembered: its base with a variant that the key of no transactionId has.
+-- queenmq.domain.ids computes the same.
+create or replace function queen.base_key(id uuid) returns uuid
+language sql immutable parallel safe as $$
+    select (substr(id::text, 1, 19) || translate(substr(id::text, 20, 1), '89ab', '0123') || substr(id::text, 21, 12) || '0000')::uuid
 $$;
 
 -- The key under which a transactionId is remembered: the UUID itself when it is one in canonical form, otherwise
@@ -87,17 +101,33 @@ language sql stable as $$
     where at_seq > s.last_seq - s.n
 $$;
 
+-- The number of the message for which a partition remembers the key of a transactionId, NULL when it does not. The message itself
+-- may be gone. Rows that versions before 0008 wrote for a base do not say which ids they stand for: there only messages that
+-- are stored count.
+create or replace function queen.remembered(pid bigint, key uuid) returns bigint
+language plpgsql stable as $$
+declare
+    idx integer := queen.message_index(key);
+    found_seq bigint;
+begin
+    select d.seq into found_seq from queen.dedup d where d.h = key and d.partition_id = pid;
+    if not found then
+        select d.seq + idx into found_seq from queen.dedup d
+            where d.h = queen.base_key(key) and d.partition_id = pid and d.given @> idx;
+    end if;
+    if not found then
+        select d.seq + idx into found_seq from queen.dedup d, lateral queen.message_at(pid, d.seq + idx) m
+            where d.h = queen.message_id(key, 0) and d.partition_id = pid and d.given is null
+                and m.id = key and m.transaction_id = key::text;
+    end if;
+    return found_seq;
+end $$;
+
 -- Where a transactionId stands in a partition; NULL when it holds no such message.
 create or replace function queen.locate(pid bigint, transaction_id text) returns bigint
 language plpgsql stable as $$
 declare
-    found_seq bigint;
+    found_seq bigint := queen.remembered(pid, queen.dedup_key(transaction_id));
 begin
-    select d.seq into found_seq from queen.dedup d
-        where d.h = queen.dedup_key(transaction_id) and d.partition_id = pid;
-    if found_seq is null and transaction_id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$' then
-        select d.seq + ('x' || right(transaction_id, 4))::bit(16)::integer into found_seq from queen.dedup d
-            where d.h = queen.message_id(transaction_id::uuid, 0) and d.partition_id = pid;
-    end if;
     return (select found_seq from queen.message_at(pid, found_seq) m where m.transaction_id = locate.transaction_id);
 end $$;

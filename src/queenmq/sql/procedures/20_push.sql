@@ -97,6 +97,19 @@ end $$;
 drop function if exists queen.push_v1(bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[]);
 drop function if exists queen.push_v1(bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[],
     integer[], integer[]);
+drop function if exists queen.push_v1(bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[],
+    integer[], integer[], integer[]);
+
+-- Fail like the insert of a key that is already there when one of these keys is an id that its partition gave to a message without
+-- a transactionId: such ids have no row of their own. The caller holds the locks of the partitions.
+create or replace function queen.refuse_given(pids bigint[], keys uuid[]) returns void
+language plpgsql as $$
+begin
+    perform 1 from unnest(pids, keys) k (pid, key) where queen.remembered(k.pid, k.key) is not null limit 1;
+    if found then
+        raise exception 'a transactionId of this push is stored already' using errcode = 'unique_violation', constraint = 'dedup_pkey';
+    end if;
+end $$;
 
 -- ns, bases, last_ids, txs, datas, traces, subs, encs: one entry per segment, pids: the partition of each, ascending.
 -- befores, afters: how many messages of its partition stand in the segments of this call before and after each, when a partition
@@ -105,11 +118,13 @@ drop function if exists queen.push_v1(bigint[], integer[], uuid[], uuid[], bytea
 -- encs: NULL for a segment says that the caller takes its queue for not encrypted.
 -- bounded_queues: the queues among them that have a maxSize, as the caller knows it.
 -- tags: for each segment, the partition_tag of the names for which the caller uses its partition's number; NULL = not checked.
+-- givens: for each key that is the base_key of a flush, the indexes of its messages without a transactionId. NULL: no key is one.
+-- lookalikes: the places in keys, from 1, of transactionIds that carry the mark of segment_base. NULL: there are none.
 -- A key that is already there fails the call with unique_violation: look it up, drop that message, call again.
 create or replace function queen.push_v1(
     pids bigint[], ns integer[], bases uuid[], last_ids uuid[], txs bytea[], datas bytea[], traces bytea[], subs bytea[],
     encs text[], keys uuid[], key_pos integer[], bounded_queues integer[], befores integer[] default null, afters integer[] default null,
-    tags integer[] default null
+    tags integer[] default null, givens int4multirange[] default null, lookalikes integer[] default null
 ) returns table (partition_id bigint, last_seq bigint, created_at timestamptz)
 language plpgsql as $$
 #variable_conflict use_column
@@ -156,20 +171,25 @@ begin
     if not (unbounded_ok and encrypted_ok) then
         perform queen.refuse_stale(unbounded_ok);
     end if;
-    insert into queen.dedup (h, partition_id, seq)
-        select k.h, pids[(k.pos >> 16) + 1], lasts[(k.pos >> 16) + 1] - ns[(k.pos >> 16) + 1] + (k.pos & 65535) + 1
-        from unnest(keys, key_pos) k (h, pos);
+    if lookalikes is not null then
+        perform queen.refuse_given(array_agg(pids[(key_pos[i] >> 16) + 1]), array_agg(keys[i])) from unnest(lookalikes) i;
+    end if;
+    insert into queen.dedup (h, partition_id, seq, given)
+        select k.h, pids[(k.pos >> 16) + 1], lasts[(k.pos >> 16) + 1] - ns[(k.pos >> 16) + 1] + (k.pos & 65535) + 1, k.given
+        from unnest(keys, key_pos, givens) k (h, pos, given);
     return query select * from unnest(got, lasts, times);
 end $$;
 
 drop function if exists queen.push_segment_v1(bigint, integer, uuid, uuid, bytea, bytea, bytea, bytea, text, uuid[], integer[], integer);
+drop function if exists queen.push_segment_v1(bigint, integer, uuid, uuid, bytea, bytea, bytea, bytea, text, uuid[], integer[], integer, integer);
 
 -- push_v1 for one segment, which is what a producer that is alone pushes: without arrays and joins it costs PostgreSQL a quarter
 -- less. key_pos: the index of each key's message, from 0, NULL when the first key is the first message's and so on. bounded_queue:
--- the segment's queue, when it has a maxSize as the caller knows it. Returns the last sequence number.
+-- the segment's queue, when it has a maxSize as the caller knows it. givens, lookalikes: as in push_v1. Returns the last sequence
+-- number.
 create or replace function queen.push_segment_v1(
     pid bigint, n integer, base uuid, last_id uuid, tx bytea, data bytea, trace bytea, sub bytea, enc text, keys uuid[], key_pos integer[],
-    bounded_queue integer, tag integer default null
+    bounded_queue integer, tag integer default null, givens int4multirange[] default null, lookalikes integer[] default null
 ) returns bigint
 language plpgsql as $$
 declare
@@ -200,7 +220,14 @@ begin
     if not (unbounded_ok and encrypted_ok) then
         perform queen.refuse_stale(unbounded_ok);
     end if;
-    if key_pos is null then
+    if lookalikes is not null then
+        perform queen.refuse_given(array_agg(pid), array_agg(keys[i])) from unnest(lookalikes) i;
+    end if;
+    if givens is not null then
+        insert into queen.dedup (h, partition_id, seq, given)
+            select k.h, pid, last - n + coalesce(k.pos + 1, k.place), k.given
+            from unnest(keys, key_pos, givens) with ordinality k (h, pos, given, place);
+    elsif key_pos is null then
         insert into queen.dedup (h, partition_id, seq) select k.h, pid, last - n + k.place from unnest(keys) with ordinality k (h, place);
     else
         insert into queen.dedup (h, partition_id, seq) select k.h, pid, last - n + k.pos + 1 from unnest(keys, key_pos) k (h, pos);
@@ -215,4 +242,12 @@ language sql stable as $$
     select d.partition_id, d.h, d.seq,
            (select m.id from queen.message_at(d.partition_id, d.seq) m)
     from unnest(pids, keys) k (pid, h) join queen.dedup d on d.h = k.h and d.partition_id = k.pid
+$$;
+
+-- The same for keys that may be ids which the server gave: they have no row of their own.
+create or replace function queen.stored_keys_v2(pids bigint[], keys uuid[])
+returns table (partition_id bigint, h uuid, seq bigint, message_id uuid)
+language sql stable as $$
+    select k.pid, k.h, r.seq, (select m.id from queen.message_at(k.pid, r.seq) m)
+    from unnest(pids, keys) k (pid, h), lateral (select queen.remembered(k.pid, k.h) as seq) r where r.seq is not null
 $$;

@@ -50,18 +50,19 @@ begin
     if place.encryption_enabled then
         raise exception 'queue % is encrypted: push to it through the server, which holds the key', new.queue using errcode = 'QM009';
     end if;
-    key := coalesce(queen.dedup_key(new.transaction_id), b);
+    key := coalesce(queen.dedup_key(new.transaction_id), queen.base_key(b));
     perform 1 from queen.queue_depth d where d.queue_id = place.queue_id for update;
     -- the partition's row lock decides between two inserts of one transaction_id; the loser then sees the winner
     perform 1 from queen.partition_lookup l where l.partition_id = place.partition_id for no key update;
-    if exists (select from queen.dedup d where d.h = key and d.partition_id = place.partition_id) then
+    if queen.remembered(place.partition_id, key) is not null then
         return null;
     end if;
     new.payload := coalesce(new.payload, 'null');
     select * into pushed from queen.push_v1(
         array[place.partition_id], array[1], array[b], array[b], array[convert_to(new.transaction_id, 'UTF8')],
         array[convert_to(new.payload::text, 'UTF8')], array[convert_to(new.trace_id::text, 'UTF8')], array[convert_to(new.producer_sub, 'UTF8')],
-        array[null::text], array[key], array[0], case when place.bounded then array[place.queue_id] else '{}' end);
+        array[null::text], array[key], array[0], case when place.bounded then array[place.queue_id] else '{}' end,
+        givens => case when new.transaction_id is null then array['{[0,1)}'::int4multirange] end);
     new.seq := pushed.last_seq;
     new.id := b;
     new.transaction_id := coalesce(new.transaction_id, b::text);

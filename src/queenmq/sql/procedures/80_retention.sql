@@ -412,7 +412,8 @@ begin
                 when not exists (select from queen.partitions p where p.partition_id = x.partition_id) then 9223372036854775807 end as floor
         from (select distinct y.partition_id from queen.dedup y where y.ctid >= low and y.ctid < high) x
         left join queen.partition_lookup l on l.partition_id = x.partition_id
-    ) f where d.ctid >= low and d.ctid < high and d.partition_id = f.partition_id and d.seq <= f.floor;
+    ) f where d.ctid >= low and d.ctid < high and d.partition_id = f.partition_id
+        and d.seq + coalesce(upper(d.given), 1) - 1 <= f.floor;
     get diagnostics removed = row_count;
     block := block + max_blocks;
     more := block < pg_relation_size('queen.dedup') / current_setting('block_size')::integer;

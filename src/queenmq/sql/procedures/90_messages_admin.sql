@@ -111,8 +111,9 @@ language sql immutable parallel safe as $$
 $$;
 
 -- Take one stored message out of its segment, under the locks of its partition and of all its cursors: a pop has either read it
--- or does not find it. Its neighbours keep their numbers and ids, and cursors just find a gap. Its transactionId is free again;
--- the row that stands for the ids of the segment stays, for the others and for a push that is repeated because its answer was lost.
+-- or does not find it. Its neighbours keep their numbers and ids, and cursors just find a gap. Its transactionId is free again,
+-- whether the client or the server made it; the row for the ids of a flush stays, for the others and for a push that is repeated
+-- because its answer was lost.
 -- A lease that ends with the message ends with the one before it now, or at once when there is none left.
 create or replace function queen.remove_message(pid bigint, at_seq bigint) returns void
 language plpgsql as $$
@@ -124,6 +125,10 @@ begin
     select g.* into s from queen.segments g where g.partition_id = pid and g.last_seq >= at_seq order by g.last_seq limit 1;
     o := at_seq - s.last_seq + s.n;
     delete from queen.dedup d where d.h = queen.dedup_key(queen.entry(s.tx, o)) and d.partition_id = pid and d.seq = at_seq;
+    if queen.entry(s.tx, o) is null then
+        update queen.dedup d set given = d.given - int4multirange(int4range(s.base_idx + o - 1, s.base_idx + o))
+            where d.h = queen.base_key(s.base) and d.partition_id = pid;
+    end if;
     if s.n = 1 then
         delete from queen.segments g where g.partition_id = pid and g.last_seq = at_seq;
     elsif o = s.n then
@@ -236,7 +241,7 @@ begin
     perform 1 from queen.partition_lookup l where l.partition_id = any (pids) order by l.partition_id for no key update;
     perform 1 from queen.partition_consumers c where c.partition_id = any (pids) order by c.partition_id, c.group_id for update;
     with k as materialized (
-        select s.partition_id, s.base as h from queen.segments s where s.partition_id = any (pids)
+        select s.partition_id, h from queen.segments s, unnest(array[queen.base_key(s.base), s.base]) h where s.partition_id = any (pids)
         union all
         select s.partition_id, queen.dedup_key(t.tx)
         from queen.segments s, string_to_table(convert_from(s.tx, 'UTF8'), E'\x1e') t (tx) where s.partition_id = any (pids) and t.tx <> ''

@@ -38,7 +38,7 @@ begin
         return;
     end if;
     select array_agg(p.last_seq order by p.partition_id) into lasts from queen.push_v1(
-        b.pids, b.ns, b.bases, b.last_ids, b.txs, b.datas, b.traces, b.subs, b.encs, b.bases, b.key_pos, b.bounded) p;
+        b.pids, b.ns, b.bases, b.last_ids, b.txs, b.datas, b.traces, b.subs, b.encs, b.keys, b.key_pos, b.bounded, givens => b.givens) p;
     return query
         select x.id, q.name, p.name, p.uid, m.id, m.id::text, lasts[x.segment] - b.ns[x.segment] + x.place
         from unnest(b.letters, b.segments, b.places) x (id, segment, place)
@@ -53,10 +53,11 @@ begin
 end $$;
 
 -- The arguments of push_v1 for dead letters, and for each dead letter its segment and its place there, both from 1.
+drop function if exists queen.pack_dead_letters(uuid[]);
 create or replace function queen.pack_dead_letters(
     wanted uuid[], out pids bigint[], out ns integer[], out bases uuid[], out last_ids uuid[], out txs bytea[], out datas bytea[],
-    out traces bytea[], out subs bytea[], out encs text[], out key_pos integer[], out bounded integer[],
-    out letters uuid[], out segments integer[], out places integer[]
+    out traces bytea[], out subs bytea[], out encs text[], out keys uuid[], out key_pos integer[], out bounded integer[],
+    out givens int4multirange[], out letters uuid[], out segments integer[], out places integer[]
 )
 language sql as $$
     with d as materialized (
@@ -78,8 +79,9 @@ language sql as $$
            array_agg(queen.message_id(s.base, s.n - 1) order by s.segment), array_agg(null::bytea order by s.segment),
            array_agg(s.data order by s.segment), array_agg(convert_to(s.trace, 'UTF8') order by s.segment),
            array_agg(convert_to(s.sub, 'UTF8') order by s.segment), array_agg(s.enc order by s.segment),
-           array_agg((s.segment - 1) << 16 order by s.segment),
+           array_agg(queen.base_key(s.base) order by s.segment), array_agg((s.segment - 1) << 16 order by s.segment),
            (select coalesce(array_agg(distinct d.queue_id) filter (where d.bounded), '{}') from d),
+           array_agg(int4multirange(int4range(0, s.n)) order by s.segment),
            (select array_agg(d.id order by d.id) from d), (select array_agg(d.segment order by d.id) from d),
            (select array_agg(d.place order by d.id) from d)
     from s

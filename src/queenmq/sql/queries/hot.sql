@@ -7,13 +7,14 @@ select * from queen.ensure_partitions_v1($1, $2);
 -- name: push
 select * from queen.push_v1($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::uuid[], $5, $6, $7, $8, $9,
     $10::text::uuid[], $11::text::integer[], $12::text::integer[], $13::text::integer[], $14::text::integer[],
-    $15::text::integer[]);
+    $15::text::integer[], $16::text::int4multirange[], $17::text::integer[]);
 
 -- name: push_segment
-select $1::bigint, queen.push_segment_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::uuid[], $11::text::integer[], $12, $13);
+select $1::bigint, queen.push_segment_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::uuid[], $11::text::integer[], $12, $13,
+    $14::text::int4multirange[], $15::text::integer[]);
 
 -- name: stored_keys
-select * from queen.stored_keys_v1($1, $2);
+select * from queen.stored_keys_v2($1, $2);
 
 -- name: register_group
 select * from queen.register_group_v2($1, $2, $3, $4);
@@ -163,7 +164,7 @@ select * from queen.release_v2($1, $2);
 -- name: transaction
 select * from queen.transaction_v1($1, $2, $3, $4, $5, $6, $7::text::bigint[], $8::text::integer[], $9::text::uuid[], $10::text::uuid[],
     $11, $12, $13, $14, $15, $16::text::uuid[], $17::text::integer[], $18::text::integer[], $19::text::integer[], $20::text::integer[],
-    $21::text::integer[]);
+    $21::text::integer[], $22::text::int4multirange[], $23::text::integer[]);
 
 -- name: lease_among
 -- Which of these leases holds a cursor, or held it last.
