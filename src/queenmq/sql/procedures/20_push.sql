@@ -16,7 +16,7 @@ language plpgsql as $$
 declare
     pids bigint[];
     seqs bigint[];
-    bad record;
+    bad pg_catalog.record;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'messages must be pushed in a READ COMMITTED transaction, not %', current_setting('transaction_isolation')
@@ -63,7 +63,7 @@ drop function if exists queen.reserve_depth(integer[], bigint[], integer[]);
 create or replace function queen.reserve_depth(bounded_queues integer[], pids bigint[], ns integer[], tags integer[]) returns void
 language plpgsql as $$
 declare
-    want record;
+    want pg_catalog.record;
     room bigint;
 begin
     for want in
@@ -131,7 +131,7 @@ language plpgsql as $$
 declare
     got bigint[];
     lasts bigint[];
-    times timestamptz[];
+    times pg_catalog.timestamptz[];
     misplaced bigint;
     unbounded_ok boolean;
     encrypted_ok boolean;

@@ -33,7 +33,7 @@ returns table (ord integer, partition_id bigint, uid uuid, queue_id integer, bou
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    wanted record;
+    wanted pg_catalog.record;
     q queen.queues;
 begin
     for wanted in

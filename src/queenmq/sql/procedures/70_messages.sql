@@ -30,13 +30,18 @@ end $$;
 -- One inserted row is one push: the same procedure, so the same order, dedup, limits and wake-ups. Rows are locked as they come: a
 -- statement or transaction that inserts into several partitions may meet another in the opposite order, and one of the two
 -- then fails with deadlock_detected and is to be repeated.
+--
+-- It runs with the rights of its owner, so that INSERT on the view is all that a producer needs. The fixed search_path keeps names
+-- and operators of the caller out of everything it calls. Types of variables are another matter: PL/pgSQL looks them up once
+-- per session, in the search_path of whoever calls the function first. So every function that is reached from here names the
+-- types of its variables with their schema, unless they are keywords of SQL.
 create or replace function queen.messages_insert() returns trigger
-language plpgsql as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    place record;
-    b uuid := queen.segment_base();
-    key uuid;
-    pushed record;
+    place pg_catalog.record;
+    b pg_catalog.uuid := queen.segment_base();
+    key pg_catalog.uuid;
+    pushed pg_catalog.record;
 begin
     new.partition := coalesce(new.partition, 'Default');
     new.transaction_id := nullif(new.transaction_id, '');
@@ -72,6 +77,9 @@ begin
     select q.namespace, q.task into new.namespace, new.task from queen.queues q where q.queue_id = place.queue_id;
     return new;
 end $$;
+
+-- Attached to a table of their own, the function would let others push who may not.
+revoke execute on function queen.messages_insert() from public;
 
 create or replace trigger messages_insert instead of insert on queen.messages
     for each row execute function queen.messages_insert();
