@@ -57,6 +57,18 @@ async def test_the_first_of_a_transaction_id_wins(api: Api) -> None:
     assert data(await api.take("orders", "Default", batch=10)) == ["a"]
 
 
+async def test_an_id_that_the_server_gave_is_a_duplicate(api: Api) -> None:
+    """Messages of several requests share a flush; each of their ids is that of one message."""
+    answers = await asyncio.gather(*(api.push("orders", *range(size)) for size in (1, 2, 3)))
+    given = [result["message_id"] for results in answers for result in results]
+    body = {"items": [{"queue": "orders", "payload": "again", "transactionId": tx} for tx in given]}
+    again = (await api.post("/api/v1/push", body)).json()
+    assert [(result["status"], result["message_id"]) for result in again] == [("duplicate", tx) for tx in given]
+    (elsewhere,) = await api.push("orders", "again", transactionId=given[-1], partition="other")
+    assert elsewhere["status"] == "queued"
+    assert await api.stored() == 7
+
+
 async def test_concurrent_pushes_of_one_transaction_id_store_one(api: Api) -> None:
     answers = await asyncio.gather(*(api.push("orders", n, transactionId="same") for n in range(12)))
     statuses = sorted(result["status"] for (result,) in answers)

@@ -70,6 +70,19 @@ def test_messages_come_back_in_order_and_once(
     assert stored(store, "orders") == [row for row in before if row[0] == "p1"]
 
 
+def test_messages_without_a_transaction_id_of_their_own_are_not_added_again(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path
+) -> None:
+    """Their transaction ids are the ids that the server gave, also when the first of them is not replayed."""
+    store.push(*[PushItem("orders", b"%d" % number, "p") for number in range(5)])
+    fill(spark, database, tmp_path)
+    before = stored(store, "orders")
+    assert [row[2] for row in before] == ["0", "1", "2", "3", "4"]
+    for where, rows in ((None, 5), ("seq > 2", 3)):
+        assert replay(spark, lake=tmp_path, where=where, database_url=database).rows == rows
+        assert stored(store, "orders") == before
+
+
 def test_a_partition_is_replayed_by_one_task_in_its_order(spark: SparkSession) -> None:
     """Wherever its messages lie. It was deleted once and made again, and counts from 1 again; ids tell nothing."""
     start = datetime(2026, 1, 31, tzinfo=UTC)

@@ -22,7 +22,7 @@ from queenmq.storage.push import PushPlan, execute
 from queenmq.storage.store import Store
 
 from .retaining import EXPIRED, trim
-from .shorthand import QUEUE, ack, claim, cursor
+from .shorthand import QUEUE, ack, claim, cursor, held
 from .time_travel import age_messages, age_retention
 
 Way = Callable[[Store, Sequence[PushItem]], Awaitable[list[Verdict]]]
@@ -255,7 +255,7 @@ async def test_an_ack_by_such_an_id_without_a_lease_hits_that_message(store: Sto
     given = await give(store, None, None, "own", None)
     await again(store, given)
     won = await claim(store)
-    await store.release([str(won.lease_id)])
+    await store.release(held(won))
     for seq in (2, 4):
         [answer] = await store.ack([AckItem(won.partition_uid, given[seq - 1])])
         assert answer.success

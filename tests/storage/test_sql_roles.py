@@ -200,7 +200,7 @@ class TestNotGranted:
             )
 
     @staticmethod
-    async def everything(store: Store) -> list[object]:
+    async def everything(store: Store) -> list[asyncpg.Record]:
         return await store.pool.fetch(
             "select m::text from queen.messages m union all select d::text from queen.dead_letter_queue d"
             " union all select c::text from queen.partition_consumers c union all select q::text from queen.queues q"
