@@ -102,8 +102,8 @@ language sql stable as $$
 $$;
 
 -- The number of the message for which a partition remembers the key of a transactionId, NULL when it does not. The message itself
--- may be gone. Rows that versions before 0008 wrote for a base do not say which ids they stand for: there only messages that
--- are stored count.
+-- may be gone. Rows for a base that were written before migration 0008 do not say which ids they stand for: there only
+-- messages that are stored count.
 create or replace function queen.remembered(pid bigint, key uuid) returns bigint
 language plpgsql stable as $$
 declare

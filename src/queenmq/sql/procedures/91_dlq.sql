@@ -52,8 +52,9 @@ begin
     end if;
 end $$;
 
--- The arguments of push_v1 for dead letters, and for each dead letter its segment and its place there, both from 1.
 drop function if exists queen.pack_dead_letters(uuid[]);
+
+-- The arguments of push_v1 for dead letters, and for each dead letter its segment and its place there, both from 1.
 create or replace function queen.pack_dead_letters(
     wanted uuid[], out pids bigint[], out ns integer[], out bases uuid[], out last_ids uuid[], out txs bytea[], out datas bytea[],
     out traces bytea[], out subs bytea[], out encs text[], out keys uuid[], out key_pos integer[], out bounded integer[],
