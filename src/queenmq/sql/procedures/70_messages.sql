@@ -32,9 +32,9 @@ end $$;
 -- then fails with deadlock_detected and is to be repeated.
 --
 -- It runs with the rights of its owner, so that INSERT on the view is all that a producer needs. The fixed search_path keeps names
--- and operators of the caller out of everything it calls. Types of variables are another matter: PL/pgSQL looks them up once
--- per session, in the search_path of whoever calls the function first. So every function that is reached from here names the
--- types of its variables with their schema, unless they are keywords of SQL.
+-- and operators of the caller out of everything it calls, except the types of variables: PL/pgSQL looks those up at the first call
+-- of a function in a session, which the caller can make under a search_path of its own. So every function that is reached from
+-- here names the types of its variables with their schema, unless they are keywords of SQL.
 create or replace function queen.messages_insert() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -78,7 +78,7 @@ begin
     return new;
 end $$;
 
--- Attached to a table of their own, the function would let others push who may not.
+-- A role that may execute the function could attach it to a table of its own, and push without the right to.
 revoke execute on function queen.messages_insert() from public;
 
 create or replace trigger messages_insert instead of insert on queen.messages
