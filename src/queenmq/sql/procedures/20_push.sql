@@ -256,5 +256,7 @@ create or replace function queen.stored_keys_v2(pids bigint[], keys uuid[])
 returns table (partition_id bigint, h uuid, seq bigint, message_id uuid)
 language sql stable as $$
     select k.pid, k.h, r.seq, (select m.id from queen.message_at(k.pid, r.seq) m)
-    from unnest(pids, keys) k (pid, h), lateral (select queen.remembered(k.pid, k.h) as seq) r where r.seq is not null
+    from unnest(pids, keys) k (pid, h) left join queen.dedup d on d.h = k.h and d.partition_id = k.pid,
+        lateral (select coalesce(d.seq, queen.remembered(k.pid, k.h)) as seq) r
+    where r.seq is not null
 $$;
