@@ -107,7 +107,7 @@ def test_old_epochs_are_forgotten_and_the_last_200_stay_readable(database: str) 
     with pytest.raises(NotReady, match=r"new checkpoint"):
         loaded(database, numbers[0])
     with pytest.raises(NotReady, match=r"new checkpoint"):
-        go_on(database, Epoch(numbers[0], Positions(), 0, 1), {1: 2})
+        go_on(database, Epoch(numbers[0], Positions(), 0, 1, numbers[0]), {1: 2})
     [untouched] = loaded(database, other.number)
     assert told(untouched.positions) == {1: 1}
 

@@ -296,7 +296,8 @@ class TestGroup:
 
     async def test_a_stream_that_starts_at_the_end_is_not_behind(self, database: str, queue: Store) -> None:
         await push(queue, 3)
-        stream(database, consumerGroup="lake", startingOffsets="latest").initialOffset()
+        source = stream(database, consumerGroup="lake", startingOffsets="latest")
+        step(source, source.initialOffset())
         assert [lag.lag for lag in (await describe(queue.pool, "lake"))["orders"]] == [0]
 
     async def test_it_never_goes_back(self, database: str, queue: Store) -> None:

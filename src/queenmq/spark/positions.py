@@ -81,6 +81,8 @@ class Epoch:
     messages: int
     depth: int
     """How many epochs its positions are made of."""
+    lineage: int
+    """The first epoch of the stream."""
 
     @property
     def offset(self) -> dict[str, int]:
@@ -106,7 +108,7 @@ def look(cursor: dbapi.Cursor) -> Moment:
 def keep_first(cursor: dbapi.Cursor, positions: Positions, moment: Moment) -> Epoch:
     """Store where a stream begins."""
     number = _keep(cursor, None, True, positions, 0, moment)
-    return Epoch(number, positions, 0, 1)
+    return Epoch(number, positions, 0, 1, number)
 
 
 def keep_next(cursor: dbapi.Cursor, before: Epoch, change: Positions, messages: int, moment: Moment) -> Epoch:
@@ -115,7 +117,7 @@ def keep_next(cursor: dbapi.Cursor, before: Epoch, change: Positions, messages: 
     passed = before.messages + messages
     whole = before.depth >= _WHOLE_EVERY or 2 * len(change.pids) >= len(after.pids)
     number = _keep(cursor, before.number, whole, after if whole else change, passed, moment)
-    return Epoch(number, after, passed, 1 if whole else before.depth + 1)
+    return Epoch(number, after, passed, 1 if whole else before.depth + 1, before.lineage)
 
 
 def _keep(
@@ -140,12 +142,13 @@ def _assembled(number: int, rows: Sequence[Sequence[object]]) -> Epoch:
     if not rows or not rows[-1][1]:
         raise _gone(number)
     positions = Positions()
-    for _, _, text, _ in reversed(rows):
+    for _, _, text, _, _ in reversed(rows):
         assert isinstance(text, bytes)
         positions = positions.moved(Positions.decoded(text))
-    messages = rows[0][3]
+    _, _, _, messages, lineage = rows[0]
     assert isinstance(messages, int)
-    return Epoch(number, positions, messages, len(rows))
+    assert isinstance(lineage, int)
+    return Epoch(number, positions, messages, len(rows), lineage)
 
 
 def _gone(number: int | None) -> NotReady:
@@ -183,6 +186,17 @@ def publish(url: str, group: str, change: Positions) -> None:
 
     if len(change.pids):
         call(url, work)
+
+
+def looked(cursor: dbapi.Cursor, epoch: int, moment: Moment | None = None) -> None:
+    """Note up to when a stream that stays at or behind this epoch has looked for what it lost: up to a moment, else up
+    to when the epoch was chosen. This keeps the stream from being forgotten, too."""
+    cursor.execute(sql.query("spark_touch_positions"), parameters=(epoch, moment and moment.at))
+
+
+def drop_first(cursor: dbapi.Cursor, epoch: int) -> None:
+    """Remove where a stream did not begin after all."""
+    cursor.execute(sql.query("spark_drop_first"), parameters=(epoch,))
 
 
 def forget(cursor: dbapi.Cursor, epoch: int) -> None:

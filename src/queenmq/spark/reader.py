@@ -113,10 +113,11 @@ def check_loss(cursor: dbapi.Cursor, options: ReadOptions) -> None:
     log.warning(sentence)
 
 
-def _gap(pid: int, lo: int, trimmed: int | None, queue: str | None, partition: str | None) -> str:
+def _gap(pid: int, lo: int, hi: int, trimmed: int | None, queue: str | None, partition: str | None) -> str:
     if trimmed is None:
-        return f"partition number {pid} was deleted, read up to {lo}"
-    return f"partition {partition!r} of queue {queue!r} has lost the messages {lo + 1} to {trimmed}"
+        known = f"number {pid}" if partition is None else f"{partition!r} of queue {queue!r}"
+        return f"partition {known} was removed with the messages {lo + 1} to {hi}"
+    return f"partition {partition!r} of queue {queue!r} has lost the messages {lo + 1} to {min(trimmed, hi)}"
 
 
 def cipher() -> Cipher | None:

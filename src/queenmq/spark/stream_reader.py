@@ -8,6 +8,7 @@ then, so nothing is ever skipped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -30,7 +31,9 @@ from .errors import OptionError
 from .options import ReadOptions
 from .planning import Ranges, divided, matching, starting_at, stream_splits, warn_of_unknown
 from .positions import Epoch, Moment, Positions
+from .progress_group import ProgressGroup
 from .reader import Split, read_split
+from .removals import removed_since, together
 from .schema import check_schema
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 
 _SAMPLED: Final = 2000
 _FORGET_EVERY: Final = 20
+_TOUCH_SECONDS: Final = 3600.0
+"""How often a stream says that it is in use; much less than the time after which it would be forgotten."""
 _T = TypeVar("_T")
 
 
@@ -59,8 +64,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Epoch | None = None
         self._stop_at: Ranges | None = None
         self._latest = 0
-        self._published = Positions()
+        self._group = None if options.group is None else ProgressGroup(options.database_url, options.group)
         self._commits = 0
+        self._touched = -_TOUCH_SECONDS
 
     def __reduce__(self) -> tuple[object, ...]:
         """What a task gets: the positions of all partitions and the connection stay here."""
@@ -73,7 +79,6 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             moment, start = self._ask(self._beginning)
             self._first = self._ask(lambda cursor: positions.keep_first(cursor, start, moment), writes=True)
             self._remember(self._first)
-            self._publish(self._first)
         return self._first.offset
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -88,8 +93,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         before = self._state(start)
+        self._check_group(before)
         moment, chosen = self._ask(lambda cursor: self._next(cursor, before, limit))
         if not len(chosen.pids):
+            self._touch(before, moment)
             return before.offset
         change, count = Positions(chosen.pids, chosen.his), chosen.messages
         epoch = self._ask(lambda cursor: positions.keep_next(cursor, before, change, count, moment), writes=True)
@@ -100,7 +107,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"position": self._latest}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        before, after = self._state(start), self._state(end)
+        before, after = self._stretch(start, end)
+        self._check_group(before)
+        if before.number == before.lineage:
+            self._publish(before)
         change = after.positions.since(before.positions)
         ranges = Ranges(change.pids, before.positions.at(change.pids), change.seqs)
         splits = self._options.splits or stream_splits(ranges.messages)
@@ -110,6 +120,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commits += 1
         epoch = self._state(end)
         self._publish(epoch)
+        self._touch(epoch)
         if self._commits % _FORGET_EVERY == 0:
             self._ask(lambda cursor: positions.forget(cursor, epoch.number), writes=True)
         self._states = {number: state for number, state in self._states.items() if number >= epoch.number}
@@ -136,8 +147,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What a micro-batch after this epoch reads."""
         moment = positions.look(cursor)
         backlog = self._backlog(cursor, before)
-        self._latest = before.messages + backlog.messages
-        return moment, self._admitted(cursor, backlog, limit, before.number).nonempty()
+        lost = removed_since(cursor, self._options, before)
+        self._latest = before.messages + backlog.messages + lost.messages
+        return moment, together(self._admitted(cursor, backlog, limit, before.number).nonempty(), lost)
 
     def _backlog(self, cursor: dbapi.Cursor, before: Epoch) -> Ranges:
         heads = matching(cursor, self._options)
@@ -165,10 +177,33 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _remember(self, epoch: Epoch) -> None:
         self._states[epoch.number] = epoch
 
+    def _stretch(self, start: dict[str, int], end: dict[str, int]) -> tuple[Epoch, Epoch]:
+        """The epochs between which a micro-batch lies. After a crash before its first batch was committed, a stream is
+        asked once more where it begins, and the batch is planned from this new answer to the end that Spark wrote down.
+        The batch begins where the stream of that end began, whatever is the earliest or latest message by now."""
+        before, after = self._state(start), self._state(end)
+        if before.lineage == after.lineage:
+            return before, after
+        self._first = self._state({"epoch": after.lineage})
+        self._ask(lambda cursor: positions.drop_first(cursor, before.number), writes=True)
+        return self._first, after
+
+    def _touch(self, epoch: Epoch, moment: Moment | None = None) -> None:
+        if time.monotonic() - self._touched >= _TOUCH_SECONDS:
+            self._ask(lambda cursor: positions.looked(cursor, epoch.number, moment), writes=True)
+            self._touched = time.monotonic()
+
+    def _check_group(self, before: Epoch) -> None:
+        group = self._group
+        if group is not None and not group.checked:
+            stored = self._ask(lambda cursor: matching(cursor, self._options)).pids
+            everywhere = Positions(stored, before.positions.at(stored))
+            self._ask(lambda cursor: group.check(cursor, everywhere, before.positions))
+
     def _publish(self, epoch: Epoch) -> None:
-        if self._options.group is not None:
-            positions.publish(self._options.database_url, self._options.group, epoch.positions.since(self._published))
-            self._published = epoch.positions
+        group = self._group
+        if group is not None:
+            self._ask(lambda cursor: group.show(cursor, epoch.positions))
 
     def _ask(self, question: Callable[[dbapi.Cursor], _T], *, writes: bool = False) -> _T:
         with self._session.transaction(writes=writes) as cursor:

@@ -120,6 +120,7 @@ begin
         where l.queue_id = qid order by c.partition_id, c.group_id for update of c;
     delete from queen.partition_consumers c using queen.partition_lookup l where l.queue_id = qid and c.partition_id = l.partition_id;
     delete from queen.stream_state s using queen.partitions p where p.queue_id = qid and s.partition_uid = p.uid;
+    perform queen.note_partitions_removed(array(select l.partition_id from queen.partition_lookup l where l.queue_id = qid));
     delete from queen.partition_lookup l where l.queue_id = qid;
     delete from queen.partitions p where p.queue_id = qid;
     delete from queen.consumer_groups_metadata g where g.queue_id = qid;

@@ -305,6 +305,7 @@ begin
         exit when cardinality(gone) >= max_removed;
     end loop;
     removed := queen.note_idle(gone);
+    perform queen.note_partitions_removed(gone);
     delete from queen.partition_consumers k where k.partition_id = any (gone);
     delete from queen.partition_lookup l where l.partition_id = any (gone);
     delete from queen.partitions p where p.partition_id = any (gone);

@@ -33,6 +33,49 @@ begin
     return gone;
 end $$;
 
+-- Write down how far the numbers of these partitions went, which the caller has locked and is about to remove. A stream compares
+-- that with its position. It is written even when no stream is known: one may have looked and not stored its first epoch yet.
+create or replace function queen.note_partitions_removed(gone bigint[]) returns void
+language sql as $$
+    insert into queen.removed_partitions (partition_id, queue_name, namespace, task, partition_name, last_seq)
+    select l.partition_id, q.name, q.namespace, q.task, p.name, l.last_seq
+    from queen.partition_lookup l join queen.partitions p using (partition_id) join queen.queues q on q.queue_id = l.queue_id
+    where l.partition_id = any (gone) and l.last_seq > 0
+    on conflict (partition_id) do nothing
+$$;
+
+-- Forget up to max_streams streams that have stored nothing and not looked for so long. Returns how many there were.
+create or replace function queen.forget_streams_v1(idle_seconds double precision, max_streams integer) returns integer
+language plpgsql as $$
+declare
+    t timestamptz := clock_timestamp() - make_interval(secs => idle_seconds);
+    idle bigint[];
+begin
+    select array_agg(x.lineage) into idle from (
+        select p.lineage from queen.read_positions p group by p.lineage
+        having max(greatest(p.seen_at, p.captured_at)) < t order by p.lineage limit max_streams) x;
+    delete from queen.read_positions p where p.lineage = any (idle);
+    return coalesce(cardinality(idle), 0);
+end $$;
+
+-- Forget up to max_rows removals that no stream can miss: every stream that is kept has looked since and stays behind that look
+-- (an hour is left for transactions that commit late), or the removal is older than any stream that is kept. Returns how many.
+create or replace function queen.forget_removals_v1(idle_seconds double precision, max_rows integer) returns integer
+language plpgsql as $$
+declare
+    t timestamptz := clock_timestamp();
+    upto timestamptz;
+    gone integer;
+begin
+    select min(x.at) into upto from (
+        select coalesce(max(p.seen_at), min(p.captured_at)) as at from queen.read_positions p group by p.lineage) x;
+    upto := greatest(least(upto, t) - interval '1 hour', t - make_interval(secs => idle_seconds) - interval '1 hour');
+    delete from queen.removed_partitions r where r.partition_id in (
+        select d.partition_id from queen.removed_partitions d where d.removed_at < upto order by d.removed_at limit max_rows);
+    get diagnostics gone = row_count;
+    return gone;
+end $$;
+
 -- Up to which time everything in the queues that `holder` holds is at or before these positions. Messages that are stored and not
 -- passed bound it; and so do those that a transaction may have written but not committed when the epoch was chosen: they
 -- were created after the last earlier epoch all of whose running transactions had ended by then. The second is for a clock

@@ -19,6 +19,12 @@ delete from queen.message_traces where id in (
 delete from queen.retention_history where id in (
     select id from queen.retention_history where at < clock_timestamp() - make_interval(secs => $1) order by at limit $2);
 
+-- name: forget_streams
+select queen.forget_streams_v1($1, $2);
+
+-- name: forget_removals
+select queen.forget_removals_v1($1, $2);
+
 -- name: acquire_hold
 select $1::text as queue, h.*, nullif(h.held_from, '-infinity') as released_to from queen.acquire_hold_v1($1, $2, $3, $4) h where h.queue_id is not null;
 

@@ -14,11 +14,13 @@ select set_config('queen.read_pids', $1, true), set_config('queen.read_los', $2,
 
 -- name: spark_lost_ranges
 -- Ranges of which retention has removed something, or whose partition is gone.
-select r.pid, r.lo, l.trimmed_seq, q.name as queue, p.name as partition
-from unnest(current_setting('queen.read_pids')::bigint[], current_setting('queen.read_los')::bigint[]) r (pid, lo)
+select r.pid, r.lo, r.hi, l.trimmed_seq, coalesce(q.name, d.queue_name) as queue, coalesce(p.name, d.partition_name) as partition
+from unnest(current_setting('queen.read_pids')::bigint[], current_setting('queen.read_los')::bigint[],
+            current_setting('queen.read_his')::bigint[]) r (pid, lo, hi)
 left join queen.partition_lookup l on l.partition_id = r.pid
 left join queen.partitions p on p.partition_id = r.pid
 left join queen.queues q on q.queue_id = p.queue_id
+left join queen.removed_partitions d on d.partition_id = r.pid
 where l.partition_id is null or l.trimmed_seq > r.lo;
 
 -- name: spark_segments
