@@ -310,6 +310,53 @@ class TestGroup:
         stream(database, consumerGroup="lake").commit(before)
         assert [lag.lag for lag in (await describe(queue.pool, "lake"))["orders"]] == [0]
 
+    async def test_a_group_whose_consumers_hold_leases_is_refused(self, database: str, queue: Store) -> None:
+        await push(queue, 3)
+        await queue.pop("orders", "lake", batch=1, subscription_mode="all")
+        source = stream(database, consumerGroup="lake")
+        start = source.initialOffset()
+        with pytest.raises(OptionError, match="option consumerGroup is 'lake'; it must be a group without consumers"):
+            source.latestOffset(start, source.getDefaultReadLimit())
+        other = stream(database, consumerGroup="another")
+        assert len(step(other, other.initialOffset())[0]) == 3
+
+    async def test_a_group_that_others_have_moved_is_warned_of(
+        self, database: str, queue: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Consumers with autoAck hold no leases."""
+        await push(queue, 3)
+        await queue.pop("orders", "lake", batch=2, auto_ack=True, subscription_mode="all")
+        source = stream(database, consumerGroup="lake")
+        _, at = step(source, source.initialOffset())
+        source.commit(at)
+        assert [text.partition(":")[0] for text in caplog.messages] == [
+            "consumer group 'lake' of queue 'orders' has other consumers"
+        ]
+
+    @pytest.mark.parametrize("auto_ack", [True, False])
+    async def test_a_consumer_that_comes_later_is_warned_of_once(
+        self, database: str, queue: Store, caplog: pytest.LogCaptureFixture, auto_ack: bool
+    ) -> None:
+        source = stream(database, consumerGroup="lake")
+        at = source.initialOffset()
+        for _ in range(3):
+            await push(queue, 2)
+            _, at = step(source, at)
+            await queue.pop("orders", "lake", batch=1, auto_ack=auto_ack)
+            source.commit(at)
+        assert len([text for text in caplog.messages if "has other consumers" in text]) == 1
+
+    async def test_a_stream_takes_its_own_progress_for_no_consumer(
+        self, database: str, queue: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        at = stream(database, consumerGroup="lake").initialOffset()
+        for _ in range(3):
+            source = stream(database, consumerGroup="lake")
+            await push(queue, 2)
+            _, at = step(source, at)
+            source.commit(at)
+        assert "has other consumers" not in caplog.text
+
 
 class TestHolds:
     async def released(self, queue: Store) -> datetime | None:

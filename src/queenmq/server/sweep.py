@@ -51,6 +51,10 @@ async def _pass(db: Executor, settings: Settings, report: Callable[[str], None])
     yield Swept("idle partitions", await _remove_idle(db, idle, batch))
     yield Swept("messages of deleted queues", await _while_more(lambda: retention.sweep_orphans(db, batch=batch)))
     yield Swept("forgotten transaction ids", await _while_more(lambda: retention.sweep_dedup(db)))
+    yield Swept("abandoned streams", await _drain(lambda: retention.forget_streams(db, batch=batch), batch))
+    yield Swept(
+        "records of removed partitions", await _drain(lambda: retention.forget_removals(db, batch=batch), batch)
+    )
     yield Swept("old metrics", await _drain(lambda: metrics.forget(db, older_than_seconds=old, batch=batch), batch))
     yield Swept("finished operations", await _drain(lambda: operations.forget(db, batch=batch), batch))
 

@@ -153,8 +153,8 @@ def _assembled(number: int, rows: Sequence[Sequence[object]]) -> Epoch:
 
 def _gone(number: int | None) -> NotReady:
     return NotReady(
-        f"the positions of epoch {number} are not in this database: the checkpoint belongs to another one, or is older "
-        f"than the last {KEPT} batches. Start the query with a new checkpoint"
+        f"the positions of epoch {number} are not in this database: the checkpoint belongs to another one, is older "
+        f"than the last {KEPT} batches, or was not used for 30 days. Start the query with a new checkpoint"
     )
 
 

@@ -20,6 +20,8 @@ PARTITIONS_PER_STEP: Final = 2000
 """How many partitions a step looks at, at most; most of them have nothing to remove."""
 DEDUP_BLOCKS_PER_STEP: Final = 64
 """About 8,700 transactionIds."""
+STREAM_IDLE_SECONDS: Final = 30 * 86_400
+"""A Spark stream that was not in use for so long loses its positions; its checkpoint is of no use then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,19 @@ async def forget_traces(db: Executor, *, older_than_seconds: float, batch: int) 
 async def forget_history(db: Executor, *, older_than_seconds: float, batch: int) -> int:
     """Delete up to `batch` audit rows of that age."""
     return await delete_old(db, "forget_retention_history", older_than_seconds, batch)
+
+
+async def forget_streams(db: Executor, *, batch: int, idle_seconds: float = STREAM_IDLE_SECONDS) -> int:
+    """Forget the positions of up to `batch` streams of Spark that were not in use for so long."""
+    async with translated():
+        return int(await db.fetchval(sql.query("forget_streams"), idle_seconds, batch))
+
+
+async def forget_removals(db: Executor, *, batch: int, idle_seconds: float = STREAM_IDLE_SECONDS) -> int:
+    """Forget up to `batch` removed partitions that every stream knows of. Comes after `forget_streams`: a stream that
+    is kept must find each removal since it was last in use."""
+    async with translated():
+        return int(await db.fetchval(sql.query("forget_removals"), idle_seconds, batch))
 
 
 async def delete_old(db: Executor, query: str, *arguments: object) -> int:
