@@ -142,6 +142,15 @@ def test_a_run_that_is_not_heard_of_any_more_is_shown_as_gone(queen: Queen, data
     assert queen("pipeline", "stop", "archive", DATABASE_URL=database).stdout == "archive is not running\n"
 
 
+def test_a_place_that_another_run_has_is_an_exit_code_of_its_own(queen: Queen, database: str) -> None:
+    state = claimed(database, label="orders")
+    run = ["pipeline", "run", "archive", "--queue", "orders", "--lake", "/data/lake"]
+    answer = queen(*run, DATABASE_URL=database)
+    assert (answer.returncode, Exit.BUSY.value) == (Exit.BUSY, 75)
+    (said,) = answer.stderr.splitlines()
+    assert said.startswith(f"queen: pipeline archive:orders is running already, on {state.host} as process {state.pid}")
+
+
 def test_a_run_that_does_not_stop_in_time_is_named(queen: Queen, database: str) -> None:
     claimed(database)
     late = queen("pipeline", "stop", "archive", "--timeout", "0", DATABASE_URL=database)

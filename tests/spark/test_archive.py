@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,24 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from queenmq.cli.exits import Exit
+from queenmq.cli.pipeline import exit_of
 from queenmq.domain.cipher import Cipher
 from queenmq.domain.segments import PushItem
 from queenmq.spark import lake
-from queenmq.spark.errors import PipelineError
+from queenmq.spark.errors import DataLoss, PipelineError, PipelineFailed
 from queenmq.spark.failures import final
 from queenmq.spark.lake.compaction import Limits
+from queenmq.spark.lake.direct import Planned
+from queenmq.spark.lake.filesystem import LocalFiles
+from queenmq.spark.lake.manifest import Log
 from queenmq.spark.pipelines import archive as archiving
 from queenmq.spark.pipelines.archive import archive, release
 from queenmq.spark.pipelines.base import Arguments, Quiet
 from queenmq.spark.pipelines.registry import find
+from queenmq.spark.runner import Job, Runner
 from tests.spark.lakes import Blocking, blocking, items
+from tests.spark.test_runner import FakeSession, FakeSessions, Shown
 from tests.storage.retaining import EXPIRED, trim
 from tests.storage.time_travel import age_messages, age_retention
 
@@ -148,6 +156,75 @@ def test_payloads_stay_encrypted(
     (row,) = lake.read(spark, tmp_path).collect()
     assert (row.payload, row.encrypted) == (sealed.decode(), True)
     assert [file.encrypted for file in lake.files(tmp_path)] == [True]
+
+
+def test_a_batch_that_can_never_be_read_is_given_up_by_an_option(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue is deleted after it was planned, before it is read."""
+    store.push(*items("orders", 1, 2), *items("mails", 1))
+    stage = Planned.stage
+
+    def deleted(planned: Planned, uri: str) -> Any:
+        assert store.run(store.store.delete_queue("orders"))
+        return stage(planned, uri)
+
+    arguments = Arguments(queue="*", lake=str(tmp_path), once=True, database_url=database)
+    run = partial(find("archive").load(), spark, events=Quiet())
+    with monkeypatch.context() as patch:
+        patch.setattr(Planned, "stage", deleted)
+        with pytest.raises(Exception, match="was removed with the messages 1 to 2") as lost:
+            run(arguments=arguments)
+    assert isinstance(final(lost.value), DataLoss)
+    with pytest.raises(Exception, match="partition 'p' of queue 'orders' was removed with the messages 1 to 2"):
+        run(arguments=arguments)
+    outcome = run(arguments=replace(arguments, accept_data_loss=True))
+    assert outcome.summary[1:] == ("left out: partition 'p' of queue 'orders' was removed with the messages 1 to 2",)
+    store.push(*items("orders", 3))
+    assert run(arguments=arguments).rows == 1
+    assert archived(spark, tmp_path) == [("mails", "p", 1, "1"), ("orders", "p", 1, "3")]
+    state = Log(LocalFiles(tmp_path)).state
+    assert [(each.queue, each.partition, each.first, each.last) for each in state.lost] == [("orders", "p", 1, 2)]
+
+
+def test_a_loss_that_nobody_has_seen_is_not_accepted(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What vanishes after the look at the batch is not in the manifest, so it is not left out."""
+    store.push(*items("orders", 1, 2))
+    leave_out = Planned.leave_out_lost
+
+    def late(planned: Planned, session: SparkSession) -> Any:
+        found = leave_out(planned, session)
+        if not found:
+            assert store.run(store.store.delete_queue("orders"))
+        return found
+
+    run = partial(archive, spark, lake=tmp_path, queue="*", once=True, database_url=database, fail_on_data_loss=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(Planned, "leave_out_lost", late)
+        with pytest.raises(Exception, match="was removed with the messages 1 to 2"):
+            run()
+    assert run().summary[1:] == ("left out: partition 'p' of queue 'orders' was removed with the messages 1 to 2",)
+
+
+def test_a_lake_that_cannot_be_written_ends_the_run_at_once(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path
+) -> None:
+    store.push(*items("orders", 1))
+    (tmp_path / "file").write_text("no directory")
+
+    class Sessions(FakeSessions):
+        def open(self) -> Any:
+            self.opened.append(FakeSession())
+            return spark
+
+    sessions, shown = Sessions(), Shown()
+    arguments = Arguments(queue="orders", lake=str(tmp_path / "file" / "lake"), once=True, database_url=database)
+    with pytest.raises(PipelineFailed, match=r"a place cannot be used: .*Not a directory") as refused:
+        Runner(Job(find("archive"), arguments, database), sessions, shown, pace=0.001).run()
+    assert exit_of(refused.value) == Exit.PIPELINE
+    assert (len(sessions.opened), shown.said) == (1, [])
 
 
 def test_another_checkpoint_does_not_archive_a_queue_again(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queenmq.spark.errors import DataLoss, PipelineError, SparkError, Unreachable, WriteRefused
+from queenmq.spark.errors import DataLoss, PipelineError, PipelineFailed, SparkError, Unreachable, WriteRefused
 from queenmq.spark.failures import final, sentence
 
 STREAM = """[STREAM_FAILED] Query [id = d3ca6ffc, runId = f2ed02a8] terminated with exception: [{condition}] Failed \
@@ -81,6 +81,30 @@ def test_a_checkpoint_of_another_query_is_not_worth_another_try(condition: str) 
 )
 def test_what_may_pass_is_worth_another_try(error: Exception) -> None:
     assert final(error) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermissionError(13, "Permission denied", "/data/lake"),
+        OSError(30, "Read-only file system", "/data/lake"),
+        NotADirectoryError(20, "Cannot create directory '/data/lake/_queen': Not a directory"),
+        failed("PermissionError: [Errno 13] Failed to open local file '/data/lake/x'. Detail: Permission denied"),
+        failed("OSError: [Errno 30] Read-only file system: '/data/lake'"),
+        failed("OSError: When creating key 'x': AWS Error ACCESS_DENIED during PutObject operation: Access Denied"),
+        RuntimeError("An error occurred while calling o5.start.\n: java.io.IOException: mkdir of file:/lake/x failed"),
+        RuntimeError("An error occurred while calling o5.create.\n: ...: Parent path is not a directory: file:/x"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_not_worth_another_try(error: Exception) -> None:
+    found = final(error)
+    assert isinstance(found, PipelineFailed)
+    assert found.message.startswith("a place cannot be used: ")
+
+
+def test_a_full_disk_may_pass() -> None:
+    assert final(OSError(28, "No space left on device")) is None
+    assert final(failed("OSError: [Errno 28] No space left on device")) is None
 
 
 def test_of_a_traceback_the_last_line_is_the_sentence() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -12,9 +14,10 @@ from typing import Any, cast
 import pytest
 
 from queenmq.spark.connecting import call
-from queenmq.spark.errors import DataLoss, NotReady, PipelineError, PipelineFailed
+from queenmq.spark.errors import DataLoss, NotReady, PipelineBusy, PipelineError, PipelineFailed
 from queenmq.spark.pipelines.base import Arguments, Events, Outcome, Progress, Run
 from queenmq.spark.pipelines.registry import Pipeline
+from queenmq.spark.processes import has_ended, identity
 from queenmq.spark.runner import Job, Runner, first_state, pause
 from queenmq.storage import pipeline_states
 from queenmq.storage.pipeline_states import PipelineState
@@ -322,8 +325,74 @@ def test_a_run_whose_place_was_taken_gives_way(database: str) -> None:
     successor = first_state(job)
     assert call(database, lambda db: pipeline_states.claim(db, successor, gone_seconds=0))
     background.join()
-    assert isinstance(background.error, PipelineFailed)
+    assert isinstance(background.error, PipelineBusy)
     assert states(database)["archive"] == successor
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    started = subprocess.Popen(["sleep", "600"])
+    yield started
+    started.kill()
+    started.wait()
+
+
+def left_behind(database: str, process: str | None, label: str = "orders") -> PipelineState:
+    """The row of a run that says it is alive."""
+    job = Job(STREAM, Arguments(queue="orders", lake="lake"), database, label=label)
+    state = replace(first_state(job), process=process)
+    assert call(database, lambda db: pipeline_states.claim(db, state))
+    return state
+
+
+@pytest.mark.parametrize("waited_for", [True, False])
+@pytest.mark.parametrize("label", ["orders", "other"])
+def test_a_run_that_died_on_this_machine_gives_its_place_away_at_once(
+    database: str, process: subprocess.Popen[bytes], waited_for: bool, label: str
+) -> None:
+    """By its id, or by its checkpoint; also while its parent has not asked for its exit code."""
+    left_behind(database, identity(process.pid))
+    again = runner(database, failing(0, OSError()), label=label, arguments=Arguments(queue="orders", lake="lake"))
+    with pytest.raises(PipelineBusy, match="archive:orders is running already"):
+        again.run()
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | (0 if waited_for else os.WNOWAIT))
+    assert again.run() == Outcome(7)
+
+
+@pytest.mark.parametrize("where", ["another-boot/{}/1", "{}", None])
+def test_a_run_of_another_machine_keeps_its_place(database: str, where: str | None) -> None:
+    left_behind(database, where and where.format(2**22))
+    with pytest.raises(PipelineBusy):
+        runner(database, failing(0, OSError()), arguments=Arguments(queue="orders", lake="lake")).run()
+
+
+def test_a_number_that_was_given_again_is_another_process() -> None:
+    name = identity()
+    assert name is not None
+    place, _, started = name.rpartition("/")
+    assert not has_ended(name)
+    assert has_ended(f"{place}/{int(started) - 1}")
+
+
+def test_of_two_that_find_a_dead_run_one_gets_its_place(database: str) -> None:
+    dead = left_behind(database, None)
+    heirs = [replace(dead, run=run) for run in ("one", "two")]
+    got = [call(database, lambda db, heir=heir: pipeline_states.claim(db, heir, dead=dead.run)) for heir in heirs]  # type: ignore[misc]
+    assert got == [True, False]
+
+
+def test_lost_messages_end_a_stream_with_the_command_that_helps(database: str) -> None:
+    loss = DataLoss("messages were removed: 7 of orders. To go on without them, give the option failOnDataLoss=false")
+    arguments = Arguments(queue="orders *", lake="/data/lake", max_messages=5)
+    command = "queen pipeline run archive --queue 'orders *' --lake /data/lake --once --max-messages 5"
+    takes = replace(STREAM, takes=("accept_data_loss",))
+    with pytest.raises(DataLoss) as ended:
+        runner(database, failing(1, loss), pipeline=takes, arguments=arguments).run()
+    assert ended.value.message == (
+        f"messages were removed: 7 of orders. To go on without them, run once: {command} --accept-data-loss"
+    )
+    assert states(database)["archive"].last_error == ended.value.message
 
 
 def test_a_run_outlives_a_break_of_its_connection(database: str) -> None:

@@ -31,7 +31,15 @@ from queenmq.cli.environment import settings as read_settings
 from queenmq.cli.exits import Exit
 from queenmq.cli.pipeline_progress import Shown
 from queenmq.server.database import open_database
-from queenmq.spark.errors import JavaMissing, NotReady, OptionError, PipelineError, SparkError, Unreachable
+from queenmq.spark.errors import (
+    JavaMissing,
+    NotReady,
+    OptionError,
+    PipelineBusy,
+    PipelineError,
+    SparkError,
+    Unreachable,
+)
 from queenmq.spark.pipelines import registry, window_spec
 from queenmq.spark.pipelines.base import Arguments, Outcome
 from queenmq.spark.places import URI
@@ -50,6 +58,7 @@ _EXITS: Final = {
     JavaMissing.code: Exit.SPARK,
     OptionError.code: Exit.USAGE,
     PipelineError.code: Exit.USAGE,
+    PipelineBusy.code: Exit.BUSY,
     NotReady.code: Exit.SCHEMA,
     Unreachable.code: Exit.UNREACHABLE,
 }
@@ -92,6 +101,9 @@ def run(
     master: Annotated[str | None, typer.Option(help="Spark's master, such as local[4] or spark://host:7077.")] = None,
     max_restarts: Annotated[int, typer.Option(min=0, help="Give up after so many failures without progress.")] = 10,
     ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's own web page meanwhile.")] = False,
+    accept_data_loss: Annotated[
+        bool, typer.Option("--accept-data-loss", help="Go on without messages that are gone, and say which.")
+    ] = False,
 ) -> None:
     """Run a pipeline until it is done or stopped. Ctrl-C ends it after the batch under way; a second one at once."""
     pipeline = registry.find(name)
@@ -111,6 +123,7 @@ def run(
         max_messages=max_messages,
         trigger_seconds=trigger,
         interval_seconds=interval,
+        accept_data_loss=accept_data_loss,
     )
     pipeline.check(arguments)
     _need_spark()

@@ -5,10 +5,11 @@ SparkError
 ├── OptionError        an option of the data source is missing, unknown or has a value that is not allowed
 ├── Unreachable        PostgreSQL cannot be reached, or refuses the credentials
 ├── NotReady           the database has no queenmq schema, or an older one, or not what a checkpoint refers to
-├── DataLoss           retention removed messages before they were read
+├── DataLoss           messages were removed before they were read, by retention or with their queue
 ├── Unreadable         a payload cannot be decrypted with the key that was given
 ├── WriteRefused       the queue refused rows for good (bad names, a full queue, a payload that is not JSON)
 ├── PipelineError      a pipeline cannot run as it was asked to
+│   └── PipelineBusy   another run has its place, for now
 └── PipelineFailed     a pipeline failed, and was given up
 """
 
@@ -71,6 +72,8 @@ class NotReady(SparkError):
 
 class DataLoss(SparkError):
     code = "data_loss"
+    WAY_OUT = ". To go on without them"
+    """How the part of the message begins that says what helps."""
 
 
 class Unreadable(SparkError):
@@ -83,6 +86,12 @@ class WriteRefused(SparkError):
 
 class PipelineError(SparkError):
     code = "pipeline_error"
+
+
+class PipelineBusy(PipelineError):
+    """Another run holds the id or the checkpoint. The same command may succeed later."""
+
+    code = "pipeline_busy"
 
 
 class PipelineFailed(SparkError):

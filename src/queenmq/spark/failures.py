@@ -6,11 +6,12 @@ Ours are found in it by their names; of the rest, the last line of the innermost
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Final
 
 from . import errors
-from .errors import PipelineError, SparkError, Unreachable
+from .errors import PipelineError, PipelineFailed, SparkError, Unreachable
 
 _OURS: Final = re.compile(r"queenmq\.spark\.errors\.(\w+): (.+)")
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\S.*)")
@@ -27,9 +28,28 @@ _OTHERS: Final = re.compile(
 )
 
 
+# And for a place that cannot be written. A full disk is not one of them: somebody may make room.
+_NO_PLACE: Final = re.compile(
+    r"\bPermission denied\b|\bRead-only file system\b|\bNot a directory\b|\bIs a directory\b|\bFile name too long\b"
+    r"|\bParent path is not a directory\b|\bMkdirs failed to create\b|\bmkdir of \S+ failed\b"
+    r"|\bAccessDenied\w*|\bACCESS_DENIED\b|\bNO_SUCH_BUCKET\b|\bNoSuchBucket\b"
+)
+_NO_PLACE_NUMBERS: Final = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+)
+
+
 def final(error: BaseException) -> SparkError | None:
     """The error that ends a run, in our words. None when another try may help."""
     known = _ours(error)
+    if known is None and _has_no_place(error):
+        return PipelineFailed(f"a place cannot be used: {sentence(error)}; see to it, then start this again")
     if known is None and _OTHERS.search(str(error)):
         return PipelineError(f"the checkpoint is that of another query; give another one ({sentence(error)})")
     if known is None and type(error).__name__ in _WRONG:
@@ -47,6 +67,13 @@ def _ours(error: BaseException) -> SparkError | None:
         SparkError.__init__(made, said.strip())
         return made
     return None
+
+
+def _has_no_place(error: BaseException) -> bool:
+    """Whether files cannot be written, and will not be by trying again."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _NO_PLACE_NUMBERS
+    return _NO_PLACE.search(str(error)) is not None
 
 
 def sentence(error: BaseException) -> str:

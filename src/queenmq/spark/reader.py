@@ -101,23 +101,41 @@ def prepare(cursor: dbapi.Cursor, ranges: Ranges, columns: str) -> None:
 
 def check_loss(cursor: dbapi.Cursor, options: ReadOptions) -> None:
     """Raises DataLoss, or warns, when something of the prepared ranges is gone."""
-    cursor.execute(sql.query("spark_lost_ranges"))
-    lost = cursor.fetchall()
+    lost = lost_ranges(cursor)
     if not lost:
         return
-    shown = "; ".join(_gap(*row) for row in lost[:_EXAMPLES])
+    shown = "; ".join(map(str, lost[:_EXAMPLES]))
     more = f" and {len(lost) - _EXAMPLES} more partitions" if len(lost) > _EXAMPLES else ""
     sentence = f"messages were removed before they were read: {shown}{more}"
     if options.fail_on_data_loss:
-        raise DataLoss(f"{sentence}. To go on without them, give the option failOnDataLoss=false")
+        raise DataLoss(f"{sentence}{DataLoss.WAY_OUT}, give the option failOnDataLoss=false")
     log.warning(sentence)
 
 
-def _gap(pid: int, lo: int, hi: int, trimmed: int | None, queue: str | None, partition: str | None) -> str:
-    if trimmed is None:
-        known = f"number {pid}" if partition is None else f"{partition!r} of queue {queue!r}"
-        return f"partition {known} was removed with the messages {lo + 1} to {hi}"
-    return f"partition {partition!r} of queue {queue!r} has lost the messages {lo + 1} to {min(trimmed, hi)}"
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The messages of a range that are gone, first to last. A partition has no name when nothing is known of it."""
+
+    pid: int
+    first: int
+    last: int
+    removed: bool
+    queue: str | None
+    partition: str | None
+
+    def __str__(self) -> str:
+        known = f"number {self.pid}" if self.partition is None else f"{self.partition!r} of queue {self.queue!r}"
+        how = "was removed with" if self.removed else "has lost"
+        return f"partition {known} {how} the messages {self.first} to {self.last}"
+
+
+def lost_ranges(cursor: dbapi.Cursor) -> list[Lost]:
+    """What is gone of the prepared ranges."""
+    cursor.execute(sql.query("spark_lost_ranges"))
+    return [
+        Lost(pid, lo + 1, hi if trimmed is None else min(trimmed, hi), trimmed is None, queue, partition)
+        for pid, lo, hi, trimmed, queue, partition in cursor.fetchall()
+    ]
 
 
 def cipher() -> Cipher | None:

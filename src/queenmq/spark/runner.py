@@ -14,17 +14,18 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ..storage.pipeline_states import PipelineState, now
 from ..storage.system_state import Json
 from ..storage.url import without_password
-from .errors import PipelineFailed
+from .errors import DataLoss, PipelineBusy, PipelineFailed, SparkError
 from .failures import final, sentence
 from .pipelines.base import Arguments, Outcome, Progress, Run
 from .pipelines.registry import Pipeline
+from .processes import identity
 from .state import Keeper
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ class Job:
     @property
     def id(self) -> str:
         return f"{self.pipeline.name}:{self.label}" if self.label else self.pipeline.name
+
+    def with_way_out(self, error: SparkError) -> SparkError:
+        """An error that every run would meet again, with the command that ends this."""
+        if not isinstance(error, DataLoss) or "accept_data_loss" not in self.pipeline.takes:
+            return error
+        what = error.message.partition(DataLoss.WAY_OUT)[0]
+        command = self.pipeline.command(replace(self.arguments, once=True, accept_data_loss=True))
+        return DataLoss(f"{what}{DataLoss.WAY_OUT}, run once: {command}")
 
 
 class Runner:
@@ -112,9 +121,7 @@ class Runner:
                 self._change(state="failed", last_error=sentence(error))
                 raise
             if keeper.displaced:
-                raise PipelineFailed(
-                    f"another run of {self._job.id} has taken the place of this one, which has stopped"
-                )
+                raise PipelineBusy(f"another run of {self._job.id} has taken the place of this one, which has stopped")
             self._change(state="stopped" if outcome.status == "stopped" else "finished", rows=outcome.rows)
             return outcome
 
@@ -153,7 +160,7 @@ class Runner:
     def _give_up_on(self, error: Exception, failures: int) -> None:
         known = final(error)
         if known is not None:
-            raise known from error
+            raise self._job.with_way_out(known) from error
         if not self._job.pipeline.streaming:
             raise PipelineFailed(f"{self._job.id} failed: {sentence(error)}") from error
         if failures > self._job.max_restarts:
@@ -200,6 +207,7 @@ def first_state(job: Job) -> PipelineState:
         updated_at=started,
         host=socket.gethostname(),
         pid=os.getpid(),
+        process=identity(),
         master=job.master,
         arguments=_shown(job.arguments),
     )

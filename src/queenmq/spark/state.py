@@ -21,7 +21,8 @@ from ..storage.errors import SchemaMissing, StorageError
 from ..storage.pipeline_states import PipelineState, Seen, now
 from ..storage.system_state import Json
 from .connecting import call, connected
-from .errors import NotReady, PipelineError
+from .errors import NotReady, PipelineBusy
+from .processes import has_ended
 
 WRITE_SECONDS: Final = 2.0
 _JOIN_SECONDS: Final = 30.0
@@ -63,10 +64,13 @@ class Keeper:
             raise NotReady(f"the database is not ready ({error.message}); run: queen db migrate") from error
 
     async def _claim(self, connection: asyncpg.Connection) -> None:
+        dead = None
         for seen in await pipeline_states.listed(connection):
-            if seen.alive and self._streams and _place(seen.state) == _place(self._state):
+            if has_ended(seen.state.process):
+                dead = seen.state.run if seen.state.id == self._state.id else dead
+            elif seen.alive and self._streams and _place(seen.state) == _place(self._state):
                 raise _refusal(seen)
-        if not await pipeline_states.claim(connection, self._state):
+        if not await pipeline_states.claim(connection, self._state, dead=dead):
             alive = [seen for seen in await pipeline_states.listed(connection) if seen.state.id == self._state.id]
             raise _refusal(alive[0])
 
@@ -109,9 +113,9 @@ def _place(state: PipelineState) -> tuple[Json, ...]:
     return (given["checkpoint"],) if "checkpoint" in given else (state.pipeline, given.get("lake"), given.get("queue"))
 
 
-def _refusal(seen: Seen) -> PipelineError:
+def _refusal(seen: Seen) -> PipelineBusy:
     other = seen.state
-    return PipelineError(
+    return PipelineBusy(
         f"pipeline {other.id} is running already, on {other.host} as process {other.pid}; stop it with"
         f" 'queen pipeline stop {other.id}', or give this one another --label and --checkpoint"
     )

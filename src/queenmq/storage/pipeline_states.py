@@ -1,8 +1,8 @@
 """What running pipelines say of themselves: one row of the system state each, under `pipeline:<id>`.
 
 A runner writes its row every few seconds, so a row that has not changed for a while tells of a runner that is gone, and
-another may take its place. Whoever wants a pipeline to stop writes so into its row, from any machine; the runner learns
-it from the answer to what it writes next.
+another may take its place; `process` lets a runner on the same machine know that at once. Whoever wants a pipeline to
+stop writes so into its row, from any machine; the runner learns it from the answer to what it writes next.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class PipelineState:
     state: State = "running"
     host: str = ""
     pid: int = 0
+    process: str | None = None
     master: str = ""
     rows: int = 0
     rows_per_second: float | None = None
@@ -47,7 +48,8 @@ class PipelineState:
         return f"pipeline:{self.id}"
 
     def to_json(self) -> dict[str, Json]:
-        return {_camel(name): value for name, value in asdict(self).items()}
+        """What is shown: all but what only another runner needs."""
+        return {_camel(name): value for name, value in asdict(self).items() if name != "process"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,12 @@ async def listed(db: Executor) -> list[Seen]:
     return [Seen(_state(row["id"], json.loads(row["value"])), row["age"]) for row in rows]
 
 
-async def claim(db: Executor, state: PipelineState, gone_seconds: float = GONE_SECONDS) -> bool:
-    """Begin a run under its id; False while another is alive there."""
+async def claim(
+    db: Executor, state: PipelineState, gone_seconds: float = GONE_SECONDS, *, dead: str | None = None
+) -> bool:
+    """Begin a run under its id; False while another is alive there. `dead`: a run that is known to have died."""
     async with translated():
-        return bool(await db.fetchval(sql.query("claim_pipeline"), state.key, _text(state), gone_seconds))
+        return bool(await db.fetchval(sql.query("claim_pipeline"), state.key, _text(state), gone_seconds, dead))
 
 
 async def tell(db: Executor, state: PipelineState) -> State | None:
@@ -94,7 +98,7 @@ def now() -> str:
 
 
 def _text(state: PipelineState) -> str:
-    return json.dumps(state.to_json())
+    return json.dumps({**state.to_json(), "process": state.process})
 
 
 def _state(id: str, value: Any) -> PipelineState:

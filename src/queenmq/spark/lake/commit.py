@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from . import layout
 from .filesystem import Files
-from .manifest import Batch, Conflict, DataFile, Entry, Log
+from .manifest import Batch, Conflict, DataFile, Entry, Log, LostMessages
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,13 @@ class Writer:
         self._take_back_all()
 
     def write(
-        self, batch: int, source: Source, *, remove: Sequence[str] = (), swept: Sequence[str] = ()
+        self,
+        batch: int,
+        source: Source,
+        *,
+        remove: Sequence[str] = (),
+        swept: Sequence[str] = (),
+        lost: Sequence[LostMessages] = (),
     ) -> tuple[DataFile, ...] | None:
         """Commit a batch; None when that was done before. Raises Conflict, and then nothing is left of it."""
         self.log.refresh()
@@ -74,24 +80,23 @@ class Writer:
         self._take_back(place)
         moves = self._moves(place, batch, source.stage(self._files.uri(f"{place}/{layout.DATA}")))
         added = tuple(move.file for move in moves)
-        if added or remove or swept:
+        if added or remove or swept or lost:
             self._files.replace(f"{place}/{layout.INTENT}", msgspec.json.encode([file.path for file in added]))
             for move in moves:
                 self._files.move(move.staged, move.file.path)
             self._files.sync(file.path for file in added)
-            self._append(place, batch, added, tuple(remove), tuple(swept))
+            commit, at = Batch(self.name, self.term, batch), self.log.now()
+            entry = Entry(batch=commit, at=at, add=added, remove=tuple(remove), swept=tuple(swept), lost=tuple(lost))
+            self._append(place, entry)
         self._files.delete_tree(place)
         return added
 
-    def _append(
-        self, place: str, batch: int, added: tuple[DataFile, ...], remove: tuple[str, ...], swept: tuple[str, ...]
-    ) -> None:
-        commit = Batch(self.name, self.term, batch)
+    def _append(self, place: str, entry: Entry) -> None:
         try:
-            self.log.append(Entry(batch=commit, at=self.log.now(), add=added, remove=remove, swept=swept))
+            self.log.append(entry)
         except Conflict:
             # Another run may have deleted the intent already, while the files were on their way.
-            self._forget(file.path for file in added)
+            self._forget(file.path for file in entry.add)
             self._files.delete_tree(place)
             raise
 

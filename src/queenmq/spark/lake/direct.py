@@ -11,16 +11,17 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..connecting import arrow_reads
 from ..options import ReadOptions
 from ..planning import Ranges
-from ..reader import read_split
+from ..reader import Lost, lost_ranges, prepare, read_split
 from ..schema import every_column
 from .commit import Staged
 from .filesystem import Files, open_output
@@ -47,7 +48,24 @@ class Planned:
 
     def __init__(self, frame: DataFrame, options: ReadOptions) -> None:
         self._frame = frame
-        self._options = options
+        self._options = replace(options, fail_on_data_loss=True)
+
+    def leave_out_lost(self, spark: SparkSession) -> list[Lost]:
+        """Cut what is gone out of the plan. What is gone after that still fails the batch: nothing is left out that is
+        not in the answer."""
+        plans = [Ranges.decoded(row["ranges"]) for row in self._frame.collect()]
+        found: list[Lost] = []
+        left: list[Ranges] = []
+        with arrow_reads(self._options.database_url) as cursor:
+            for plan in plans:
+                prepare(cursor, plan, "")
+                lost = lost_ranges(cursor)
+                found += lost
+                left.append(_without(plan, lost))
+        if found:
+            rows = [(plan.encoded(), plan.messages) for plan in left]
+            self._frame = spark.createDataFrame(rows, self._frame.schema).repartition(len(rows))
+        return found
 
     def stage(self, uri: str) -> Sequence[Staged]:
         options = self._options
@@ -75,6 +93,13 @@ class Merged:
         plans = [(files,) for files in self._places.values()]
         frame = self._spark.createDataFrame(plans, "files array<struct<uri string, queue string>>")
         return _staged(frame.repartition(len(plans)), read, uri)
+
+
+def _without(plan: Ranges, lost: Sequence[Lost]) -> Ranges:
+    """Retention removes the beginning of a partition, so what is left of a range is its end."""
+    ends = {each.pid: each.last for each in lost}
+    gone = np.array([ends.get(pid, 0) for pid in plan.pids.tolist()], dtype=np.int64)
+    return plan.between(los=gone).nonempty()
 
 
 def _staged(frame: DataFrame, read: Callable[[Any], Iterable[pa.RecordBatch]], uri: str) -> Sequence[Staged]:

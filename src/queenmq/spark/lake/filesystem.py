@@ -95,6 +95,13 @@ def open_lake(lake: str | os.PathLike[str], claims: Claims | None = None) -> Fil
     return RemoteFiles(system, root, uri, claims)
 
 
+def check_writable(files: Files) -> None:
+    """Raises OSError when nothing can be written there."""
+    probe = f"{layout.TEMPORARY}/{uuid.uuid4().hex}"
+    files.replace(probe, b"")
+    files.delete(probe)
+
+
 def for_spark(uri: str) -> str:
     """A URI of `Files` by the name under which Hadoop knows its file system."""
     return re.sub("^s3:", "s3a:", uri)

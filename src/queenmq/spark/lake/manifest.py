@@ -25,6 +25,8 @@ SNAPSHOT_EVERY: Final = 50
 SNAPSHOTS_KEPT: Final = 3
 KEPT: Final = timedelta(days=1)
 """Entries that a snapshot contains stay this long: nobody takes so long between looking for a number and using it."""
+LOST_KEPT: Final = 10_000
+"""So many of the last losses stay in snapshots."""
 COMPACTION: Final = "compaction:"
 """How the names of writers begin that rewrite files."""
 _SEAL: Final = b',"crc32":'
@@ -59,8 +61,20 @@ class Batch(msgspec.Struct, frozen=True):
     number: int | None = None
 
 
+class LostMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that were gone before they could be archived, and that the user has given up. Without names when
+    nothing but the number of their partition is known."""
+
+    queue: str | None
+    partition: str | None
+    partition_number: int
+    first: int
+    last: int
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """`remove`: files that no longer count. `swept`: files removed before, which were deleted."""
+    """`remove`: files that no longer count. `swept`: files removed before, which were deleted. `lost`: what the batch
+    should have contained and does not."""
 
     batch: Batch
     at: datetime
@@ -68,6 +82,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     add: tuple[DataFile, ...] = ()
     remove: tuple[str, ...] = ()
     swept: tuple[str, ...] = ()
+    lost: tuple[LostMessages, ...] = ()
 
 
 class Standing(msgspec.Struct):
@@ -86,6 +101,7 @@ class State(msgspec.Struct, kw_only=True):
     removed: dict[str, datetime] = {}
     writers: dict[str, Standing] = {}
     owners: dict[str, str] = {}
+    lost: list[LostMessages] = []
 
     def committed(self, writer: str) -> int:
         """The last batch of a writer, -1 when there is none."""
@@ -133,6 +149,7 @@ class State(msgspec.Struct, kw_only=True):
             self.removed[path] = entry.at
         for path in entry.swept:
             self.removed.pop(path, None)
+        self.lost = [*self.lost, *entry.lost][-LOST_KEPT:]
         self.number = number
 
 

@@ -22,8 +22,8 @@ from ..lake.claims import Claims
 from ..lake.commit import Writer
 from ..lake.compaction import Compactor, Limits
 from ..lake.direct import Planned
-from ..lake.filesystem import Files, open_lake
-from ..lake.manifest import Conflict, Log
+from ..lake.filesystem import Files, check_writable, open_lake
+from ..lake.manifest import Conflict, Log, LostMessages
 from ..lake.reading import matcher, patterns, reaches
 from ..options import read_options
 from ..positions import release_holds
@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 
     from ...storage.pipeline_states import PipelineState
     from ..options import ReadOptions
+    from ..reader import Lost
 
 MAX_MESSAGES: Final = 1_000_000
 """In one batch, unless told otherwise: the first batch of an old queue must not be all of it."""
 _HOLDER: Final = "archive:"
+_SHOWN: Final = 20
 _LOST: Final = (
     "the lake {} is empty, although messages were archived into it; is it mounted? To begin a lake there anew, end its "
     "holds (queen pipeline release) and leave its checkpoint behind"
@@ -63,6 +65,7 @@ def run(spark: SparkSession, arguments: Arguments, events: Events) -> Outcome:
         database_url=arguments.database_url,
         max_messages=arguments.max_messages or MAX_MESSAGES,
         trigger_seconds=arguments.trigger_seconds,
+        fail_on_data_loss=not arguments.accept_data_loss,
         events=events,
     )
 
@@ -82,7 +85,8 @@ def archive(
     compaction: Limits | None = None,
     events: Events | None = None,
 ) -> Outcome:
-    """Archive until told to stop, or with `once` until everything that is in the queues now is in the lake."""
+    """Archive until told to stop, or with `once` until everything that is in the queues now is in the lake. Without
+    `fail_on_data_loss`, messages that are gone are left out, and the manifest says which."""
     given = {"queue": queue, "databaseUrl": database_url, "maxMessagesPerTrigger": str(max_messages)}
     # What was encrypted stays so in the lake, even where the key is at hand.
     given |= {"dataset": "ranges", "decrypt": "false", "failOnDataLoss": str(fail_on_data_loss).lower()}
@@ -97,7 +101,7 @@ def archive(
     archiving.prepare()
     query = _started(spark, options, archiving, once, trigger_seconds)
     outcome = follow(query, events or Quiet(), archiving.committed)
-    return Outcome(outcome.rows, (f"the lake is {files.uri()}",), outcome.status)
+    return Outcome(outcome.rows, (f"the lake is {files.uri()}", *archiving.left_out()), outcome.status)
 
 
 def holder_of(files: Files) -> str:
@@ -178,12 +182,14 @@ class _Archiving:
     holding: Holding
     limits: Limits
     writer: Writer | None = field(default=None, init=False)
+    lost: list[Lost] = field(default_factory=list, init=False)
 
     def prepare(self) -> None:
         """Before the first read: hold the queues, and do what a run before this one may have died over."""
         offset = self.checkpoint.committed()
         if (offset is not None or self.holding.has_released()) and not Log(self.files).state.number:
             raise PipelineError(_LOST.format(self.files.uri()))
+        check_writable(self.files)
         self.holding.acquire()
         if offset is not None:
             self.holding.advance(offset)
@@ -194,10 +200,14 @@ class _Archiving:
         self.holding.acquire()
         if self.writer is None:
             self.writer = Writer(self.files, _HOLDER + self.checkpoint.query_id())
+        planned = Planned(frame, self.holding.options)
+        lost = [] if self.holding.options.fail_on_data_loss else planned.leave_out_lost(self.spark)
         try:
-            added = self.writer.write(batch, Planned(frame, self.holding.options))
+            added = self.writer.write(batch, planned, lost=[_named(each) for each in lost])
         except Conflict as conflict:
             raise PipelineError(conflict.message) from None
+        if added is not None:
+            self.lost += lost
         if added:
             queues = sorted({file.queue for file in added})
             self._compactor().step(self.spark, self.limits, queues, self.writer.log)
@@ -206,8 +216,20 @@ class _Archiving:
         if self.writer is not None:  # else this is what `prepare` has seen, or nothing was ever read
             self.holding.advance(offset)
 
+    def left_out(self) -> list[str]:
+        """What is lost, for people."""
+        more = len(self.lost) - _SHOWN
+        lines = [f"left out: {each}" for each in self.lost[:_SHOWN]]
+        return [*lines, f"left out: {more} more, which the manifest names"] if more > 0 else lines
+
     def _compactor(self) -> Compactor:
         return Compactor(self.files, self.checkpoint.query_id())
+
+
+def _named(lost: Lost) -> LostMessages:
+    return LostMessages(
+        queue=lost.queue, partition=lost.partition, partition_number=lost.pid, first=lost.first, last=lost.last
+    )
 
 
 def _started(

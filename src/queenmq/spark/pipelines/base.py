@@ -47,6 +47,7 @@ class Arguments:
     max_messages: int | None = None
     trigger_seconds: float = 5.0
     interval_seconds: float | None = None
+    accept_data_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)

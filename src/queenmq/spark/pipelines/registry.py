@@ -6,7 +6,9 @@ where Spark is not installed. `needs` and `takes` are names of Arguments.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, fields
+from datetime import datetime
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Final, cast
@@ -44,6 +46,18 @@ class Pipeline:
                 f"--to-time is {until.isoformat()}; it must be later than --from-time, which is {since.isoformat()}"
             )
 
+    def command(self, arguments: Arguments) -> str:
+        """The command line that asks for it."""
+        words = ["queen", "pipeline", "run", self.name]
+        for each in fields(Arguments):
+            value = getattr(arguments, each.name)
+            if value == each.default or each.name in ("database_url", "url"):
+                continue
+            for one in value if isinstance(value, tuple) else (value,):
+                text = one.isoformat() if isinstance(one, datetime) else str(one)
+                words += [option(each.name)] if one is True else [option(each.name), text]
+        return shlex.join(words)
+
     def load(self) -> Run:
         """Its function `run`. Imports Spark."""
         return cast(Run, import_module(f"{__package__}.{self.name.replace('-', '_')}").run)
@@ -58,7 +72,7 @@ _OPTIONS: Final = {
     "trigger_seconds": "--trigger",
     "interval_seconds": "--interval",
 }
-_STREAM: Final = ("checkpoint", "once", "max_messages", "trigger_seconds")
+_STREAM: Final = ("checkpoint", "once", "max_messages", "trigger_seconds", "accept_data_loss")
 PIPELINES: Final = (
     Pipeline(
         "archive",

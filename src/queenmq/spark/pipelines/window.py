@@ -45,6 +45,7 @@ def run(spark: SparkSession, arguments: Arguments, events: Events) -> Outcome:
         once=arguments.once,
         max_messages=arguments.max_messages,
         trigger_seconds=arguments.trigger_seconds,
+        fail_on_data_loss=not arguments.accept_data_loss,
         database_url=arguments.database_url,
         url=arguments.url,
     )
@@ -60,6 +61,7 @@ def start(
     once: bool = False,
     max_messages: int | None = None,
     trigger_seconds: float = 5.0,
+    fail_on_data_loss: bool = True,
     database_url: str | None = None,
     url: str | None = None,
 ) -> StreamingQuery:
@@ -67,6 +69,7 @@ def start(
     _claim(spark, checkpoint, spec)
     columns = "queue,partition,payload,created_at"
     given = {"queue": spec.source, "columns": columns, "databaseUrl": database_url}
+    given["failOnDataLoss"] = str(fail_on_data_loss).lower()
     if max_messages is not None:
         given["maxMessagesPerTrigger"] = str(max_messages)
     reader = spark.readStream.format("queen").options(**_present(given))

@@ -6,11 +6,11 @@ where key like 'pipeline:%'
 order by key;
 
 -- name: claim_pipeline
--- Begin a run under a key, unless one is alive under it: it says it runs, and has said so within $3 seconds.
+-- Begin a run under a key, unless one is alive under it: it says it runs, has said so within $3 seconds, and is not run $4.
 insert into queen.system_state as s (key, value) values ($1, $2)
 on conflict (key) do update set value = excluded.value, updated_at = clock_timestamp()
     where coalesce(s.value ->> 'state', '') not in ('running', 'stopping')
-       or s.updated_at < clock_timestamp() - make_interval(secs => $3)
+       or s.updated_at < clock_timestamp() - make_interval(secs => $3) or s.value ->> 'run' = $4
 returning true;
 
 -- name: tell_pipeline
