@@ -87,6 +87,7 @@ async def test_a_plan_that_came_to_nothing_is_no_look(database: str, queue: Stor
     at = source.initialOffset()
     await push(queue)
     await queue.delete_queue("orders")
+    await pass_time(queue, 7200)
     source.latestOffset(at, source.getDefaultReadLimit())
     await pass_time(queue, DAY)
     assert await swept(database) == (0, 0)

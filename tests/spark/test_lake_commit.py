@@ -13,7 +13,7 @@ from queenmq.spark.errors import PipelineError
 from queenmq.spark.lake import filesystem, layout, manifest
 from queenmq.spark.lake.commit import Writer
 from queenmq.spark.lake.filesystem import LocalFiles
-from queenmq.spark.lake.manifest import Batch, Conflict, Entry, Log, State
+from queenmq.spark.lake.manifest import Batch, Conflict, Entry, Log, LostMessages, State
 from tests.amounts import SCALE
 from tests.spark.lakes import Died, Message, Messages, Watched, committed, staged, visible
 
@@ -226,3 +226,15 @@ def test_strangers_in_the_directories_of_a_lake_do_no_harm(tmp_path: Path) -> No
         lake.replace(f"{path}/notes.txt", b"mine")
     Writer(lake, ARCHIVE).write(0, Messages(FIRST))
     assert committed(tmp_path) == Counter([1, 2, 3])
+
+
+def test_what_was_given_up_stays_in_the_manifest(tmp_path: Path) -> None:
+    """Also in snapshots, and when the batch has no message left."""
+    lost = LostMessages(queue="orders", partition="p", partition_number=7, first=1, last=3)
+    writer = Writer(LocalFiles(tmp_path), ARCHIVE)
+    assert writer.write(0, Messages([]), lost=[lost]) == ()
+    assert writer.write(0, Messages(FIRST)) is None, "the batch is committed"
+    for number, batch in enumerate(BATCHES, 1):
+        writer.write(number, Messages(batch))
+    assert (tmp_path / layout.SNAPSHOTS).is_dir()
+    assert Log(LocalFiles(tmp_path)).state.lost == [lost]

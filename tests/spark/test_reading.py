@@ -284,7 +284,7 @@ class TestLoss:
         source = reader(database)
         [part] = source.partitions()
         await queue.delete_queue("orders")
-        with pytest.raises(DataLoss, match="was deleted"):
+        with pytest.raises(DataLoss, match="was removed with the messages 1 to 1"):
             list(source.read(part))
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from queenmq.spark.errors import PipelineError
+from queenmq.spark.errors import DataLoss, PipelineError
+from queenmq.spark.failures import final
 from queenmq.spark.pipelines import window
 from queenmq.spark.pipelines.base import Arguments, Quiet
 from queenmq.spark.pipelines.window_spec import Aggregate, WindowSpec
@@ -149,6 +150,24 @@ def test_the_worked_example(spark: SparkSession, database: str, tmp_path: Path) 
         ("bob", "12:00:00", 2.0),
         ("bob", "12:03:00", 16.0),
     ]
+
+
+def test_lost_messages_stop_it_until_they_are_given_up(spark: SparkSession, database: str, tmp_path: Path) -> None:
+    arguments = Arguments(config=str(EXAMPLE), checkpoint=str(tmp_path), once=True, database_url=database)
+    push(database, order("ada", 1, "00:10"))
+    assert window.run(spark, arguments, Quiet()).rows == 1
+    push(database, order("ada", 2, "00:20"))
+    asked(database, "select queen.delete_queue_v1('orders')")
+    for _ in range(2):
+        with pytest.raises(
+            Exception, match="partition 'p' of queue 'orders' was removed with the messages 2 to 2"
+        ) as lost:
+            window.run(spark, arguments, Quiet())
+        assert isinstance(final(lost.value), DataLoss)
+    window.run(spark, replace(arguments, accept_data_loss=True), Quiet())
+    push(database, order("ada", 4, "00:30"), order("bob", 8, "09:00"))
+    assert window.run(spark, arguments, Quiet()).rows == 2
+    assert shown(stored(database, "revenue")) == [("ada", "12:00:00", 5.0)]
 
 
 def test_a_session_is_pushed_when_data_after_its_gap_has_come(

@@ -28,5 +28,5 @@ class Exit(IntEnum):
     PIPELINE = 9, "A pipeline failed, or has not stopped in time."
     DIFFERENCES = 10, "`queen pipeline run backfill-check` found differences."
     SPARK = 11, "Spark is not installed, or there is no Java for it."
-    BUSY = 75, "Another run of the pipeline, or at its checkpoint, is alive. Nothing was started; try again later."
+    BUSY = 75, "Another run of the pipeline, or at its checkpoint, is alive: try again later."
     INTERRUPTED = 130, "Ctrl-C ended the command. `queen serve` stops in good order instead, with 0."
