@@ -155,18 +155,15 @@ def test_the_worked_example(spark: SparkSession, database: str, tmp_path: Path) 
 def test_lost_messages_stop_it_until_they_are_given_up(spark: SparkSession, database: str, tmp_path: Path) -> None:
     arguments = Arguments(config=str(EXAMPLE), checkpoint=str(tmp_path), once=True, database_url=database)
     push(database, order("ada", 1, "00:10"))
-    assert window.run(spark, arguments, Quiet()).rows == 1
+    window.run(spark, arguments, Quiet())
     push(database, order("ada", 2, "00:20"))
     asked(database, "select queen.delete_queue_v1('orders')")
-    for _ in range(2):
-        with pytest.raises(
-            Exception, match="partition 'p' of queue 'orders' was removed with the messages 2 to 2"
-        ) as lost:
-            window.run(spark, arguments, Quiet())
-        assert isinstance(final(lost.value), DataLoss)
-    window.run(spark, replace(arguments, accept_data_loss=True), Quiet())
     push(database, order("ada", 4, "00:30"), order("bob", 8, "09:00"))
-    assert window.run(spark, arguments, Quiet()).rows == 2
+    gone = "partition 'p' of queue 'orders' was removed with the messages 2 to 2"
+    with pytest.raises(Exception, match=gone) as lost:
+        window.run(spark, arguments, Quiet())
+    assert isinstance(final(lost.value), DataLoss)
+    window.run(spark, replace(arguments, accept_data_loss=True), Quiet())
     assert shown(stored(database, "revenue")) == [("ada", "12:00:00", 5.0)]
 
 

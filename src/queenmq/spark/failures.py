@@ -26,9 +26,7 @@ _WRONG: Final = ("AnalysisException", "ParseException", "IllegalArgumentExceptio
 _OTHERS: Final = re.compile(
     r"\[(?:STREAMING_STATEFUL_OPERATOR_\w+|STREAMING_CHECKPOINT_MISSING_METADATA_FILE|STATE_STORE_\w+_NOT_COMPATIBLE)\b"
 )
-
-
-# And for a place that cannot be written. A full disk is not one of them: somebody may make room.
+# And for a place that cannot be written. A full disk is not one of them: there may be room again.
 _NO_PLACE: Final = re.compile(
     r"\bPermission denied\b|\bRead-only file system\b|\bNot a directory\b|\bIs a directory\b|\bFile name too long\b"
     r"|\bParent path is not a directory\b|\bMkdirs failed to create\b|\bmkdir of \S+ failed\b"

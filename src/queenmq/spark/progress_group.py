@@ -36,7 +36,6 @@ class ProgressGroup:
     def check(self, cursor: dbapi.Cursor, everywhere: Positions, start: Positions) -> None:
         """Refuse a group whose consumers hold leases; warn of one whose cursors moved a short while ago and are further
         than the stream. `everywhere`: the stream's position in all partitions, also in those where it is 0."""
-        self._left_at = start
         for queue, leased, moved in _beside(cursor, self.name, everywhere):
             if leased:
                 raise OptionError(
@@ -46,6 +45,7 @@ class ProgressGroup:
                 )
             if moved:
                 self._warn(queue)
+        self._left_at = start
 
     def show(self, cursor: dbapi.Cursor, reached: Positions) -> None:
         """Move the cursors to where the stream is, and warn once when something else has moved them."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.processes import tree
 from tests.proof.conftest import Serving, launch
+
+ROOT = Path(__file__).parents[3]
 
 
 def command(pid: int) -> str:
@@ -32,6 +37,19 @@ def executor(driver: int, number: int) -> list[int]:
 def kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def killable(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program with everything it starts in a process group of its own. Killed when it is left."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 class KilledServer:

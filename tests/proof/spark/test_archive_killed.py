@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -29,9 +27,8 @@ from queenmq.spark.lake.manifest import Log
 from queenmq.storage import holds, retention
 from queenmq.storage.store import Store
 from tests.amounts import SCALE
-from tests.proof.spark.processes import executor, kill
+from tests.proof.spark.processes import executor, kill, killable
 
-ROOT = Path(__file__).parents[3]
 KILLS = 1 if SCALE <= 1 else 10
 PATIENCE = 240.0
 QUEUES = ("orders", "a/b")
@@ -79,19 +76,11 @@ def _column(path: Path) -> list[str]:
     return list(pq.ParquetFile(path).read(["payload"])["payload"].to_pylist())
 
 
-@contextmanager
-def archiving(lake: Lake, database: str, *more: str, master: str = "local[2]") -> Iterator[subprocess.Popen[bytes]]:
-    """An archive with everything it starts in a process group of its own. Killed when it is left."""
+def archiving(
+    lake: Lake, database: str, *more: str, master: str = "local[2]"
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "tests.proof.spark.archiving", str(lake.path), database, master, *more]
-    log = lake.path.parent / "archive.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return killable(command, lake.path.parent / "archive.log")
 
 
 async def until(look: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:

@@ -6,38 +6,27 @@ Started again, it reads that very batch and then all others, although it would b
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from queenmq.spark.connecting import call
+from tests.proof.spark.processes import killable
 from tests.server.running import eventually
 
-ROOT = Path(__file__).parents[3]
 PATIENCE = 200
 _PUSH = "insert into queen.messages (queue, partition, payload) values ('orders', 'p', '{}')"
 _LAST = "select last_seq from queen.partition_lookup"
 
 
-@contextmanager
-def streaming(out: Path, database: str, starting: str, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The stream with everything it starts in a process group of its own. Killed when it is left."""
+def streaming(out: Path, database: str, starting: str, *more: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "tests.proof.spark.streaming", str(out), database, starting, *more]
-    with (out / "log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return killable(command, out / "log")
 
 
 @contextmanager
