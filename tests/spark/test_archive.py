@@ -187,7 +187,7 @@ def test_a_batch_that_can_never_be_read_is_given_up_by_an_option(
     assert [(each.queue, each.partition, each.first, each.last) for each in state.lost] == [("orders", "p", 1, 2)]
 
 
-def test_a_loss_that_nobody_has_seen_is_not_accepted(
+def test_a_loss_that_is_not_recorded_is_not_accepted(
     spark: SparkSession, database: str, store: Blocking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What vanishes after the look at the batch is not in the manifest, so it is not left out."""

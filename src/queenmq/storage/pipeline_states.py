@@ -1,8 +1,8 @@
 """What running pipelines say of themselves: one row of the system state each, under `pipeline:<id>`.
 
 A runner writes its row every few seconds, so a row that has not changed for a while tells of a runner that is gone, and
-another may take its place; `process` lets a runner on the same machine know that at once. Whoever wants a pipeline to
-stop writes so into its row, from any machine; the runner learns it from the answer to what it writes next.
+another may take its place; `process` lets a runner on the same machine know that at once. A wish to stop is written
+into the row, from any machine; the runner learns of it from the answer to what it writes next.
 """
 
 from __future__ import annotations
