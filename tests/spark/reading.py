@@ -9,7 +9,7 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.types import BooleanType, LongType, StringType, StructType, TimestampType
 
 from queenmq.spark.options import COLUMNS, read_options
-from queenmq.spark.reader import MessageReader
+from queenmq.spark.reader import FilteredReader, MessageReader, message_reader
 from queenmq.spark.stream_reader import MessageStreamReader
 
 Rows = list[dict[str, Any]]
@@ -27,7 +27,7 @@ def reader(
     url: str, columns: Sequence[str] = COLUMNS, data: StructType | None = None, **options: object
 ) -> MessageReader:
     given = {"databaseUrl": url, "queue": "*"} | {name: str(value) for name, value in options.items()}
-    return MessageReader(read_options(given, {}), schema(columns, data))
+    return message_reader(read_options(given, {}), schema(columns, data))
 
 
 def batch(
@@ -39,8 +39,11 @@ def batch(
     **options: object,
 ) -> Rows:
     """Everything that a batch read returns, task after task."""
-    source = reader(url, columns, data, **options)
-    assert list(source.pushFilters(list(filters))) == []
+    filters = list(filters)
+    source = reader(url, columns, data, **({"pushdown": "true"} if filters else {}) | options)
+    if filters:
+        assert isinstance(source, FilteredReader)
+        assert list(source.pushFilters(filters)) == []
     return [row for part in source.partitions() for each in source.read(part) for row in each.to_pylist()]
 
 

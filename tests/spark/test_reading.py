@@ -243,7 +243,7 @@ class TestFilters:
 
     async def test_what_the_database_cannot_answer_is_left_to_spark(self, database: str) -> None:
         left = [EqualTo(("payload",), "x"), IsNotNull(("trace_id",)), EqualTo(("data", "total"), 1)]
-        assert list(reader(database).pushFilters([*left, EqualTo(("queue",), "a")])) == left
+        assert list(reader(database, pushdown="true").pushFilters([*left, EqualTo(("queue",), "a")])) == left
 
 
 class TestLoss:

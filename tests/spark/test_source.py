@@ -49,16 +49,22 @@ class TestBatch:
         assert rows[0].created_at.year >= 2025
         assert rows[0].transaction_id == rows[0].message_id
 
-    async def test_filters_reach_the_database(self, spark: SparkSession, database: str, queue: Store) -> None:
-        """Seven of 700 messages are left; were they not narrowed there, four tasks would read them all."""
+    async def test_filters_reach_the_database_with_pushdown(
+        self, spark: SparkSession, database: str, queue: Store
+    ) -> None:
+        """Three of 700 messages are left for at most three tasks; were they not narrowed there, four would read all."""
         await push(queue, 700)
-        found = frame(spark, database, numSplits=4).where((col("partition") == "p3") & (col("seq") > 93))
-        assert found.count() == 7
-        assert found.rdd.getNumPartitions() == 4
+
+        def found() -> DataFrame:
+            return frame(spark, database, numSplits=4, pushdown="true")
+
+        narrow = found().where((col("partition") == "p3") & (col("seq") > 97))
+        assert narrow.count() == 3
+        assert narrow.rdd.getNumPartitions() == 3
         moment = frame(spark, database).agg({"created_at": "max"}).collect()[0][0]
-        assert frame(spark, database).where(col("created_at") <= lit(moment)).count() == 700
-        assert frame(spark, database).where(col("created_at") > lit(moment)).count() == 0
-        assert frame(spark, database).where(col("payload").contains('"n": 12,')).count() == 1
+        assert found().where(col("created_at") <= lit(moment)).count() == 700
+        assert found().where(col("created_at") > lit(moment)).count() == 0
+        assert found().where(col("payload").contains('"n": 12,')).count() == 1
 
     async def test_the_payload_as_a_struct(self, spark: SparkSession, database: str, queue: Store) -> None:
         await push(queue, 10)

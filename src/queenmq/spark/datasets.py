@@ -225,6 +225,7 @@ def _check_options(options: ReadOptions) -> None:
         ("consumerGroup", options.group, allowed),
         ("maxMessagesPerTrigger", options.max_messages, allowed),
         ("maxBytesPerTrigger", options.max_bytes, allowed),
+        ("pushdown", "true" if options.pushdown else None, allowed),
     )
     for option, given, meant in only_messages:
         if given:

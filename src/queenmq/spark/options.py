@@ -82,6 +82,12 @@ OPTIONS: Final = (
         "true",
         "whether messages that retention removed before they were read fail the query, or are only warned of",
     ),
+    OptionRow(
+        "pushdown",
+        "read",
+        "false",
+        "filters of the query narrow the read in PostgreSQL; then use each load() in one query only",
+    ),
     OptionRow("consumerGroup", "read", "", "the group under which a stream shows its progress"),
     OptionRow("decrypt", "read", "true", "decrypt when QUEEN_ENCRYPTION_KEY is in the environment of the job"),
     OptionRow(
@@ -125,6 +131,7 @@ class ReadOptions:
     group: str | None
     decrypt: bool
     dataset: Dataset
+    pushdown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,7 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str] = os.e
         group=_named(values, "consumerGroup"),
         decrypt=_flag(values, "decrypt", True),
         dataset=dataset,  # type: ignore[arg-type]
+        pushdown=_flag(values, "pushdown", False),
     )
     if dataset in ("messages", "ranges") and not (found.queues or (found.namespace, found.task) != (None, None)):
         raise OptionError("queue", None, "a name, a list of names or a pattern (* for all), or give namespace or task")

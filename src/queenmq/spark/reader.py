@@ -46,16 +46,15 @@ class Split(InputPartition):
 
 
 class MessageReader(DataSourceReader):
+    """Has no `pushFilters`: Spark 4.3 keeps what a reader was pushed on an object that all scans of a DataFrame share,
+    so the filter of one query would narrow every other use of that DataFrame."""
+
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_schema(schema)
         _reject_stream_options(options)
         self._options = options
         self._schema = schema
         self._bounds = Bounds()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._bounds, left = narrowed(self._bounds, filters)
-        return left
 
     def partitions(self) -> Sequence[InputPartition]:
         with arrow_reads(self._options.database_url) as cursor:
@@ -67,6 +66,19 @@ class MessageReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
         return read_split(self._options, self._schema, partition.ranges)
+
+
+class FilteredReader(MessageReader):
+    """Takes filters of the query, where the query has said that it is the only one of its `load()`."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._bounds, left = narrowed(self._bounds, filters)
+        return left
+
+
+def message_reader(options: ReadOptions, schema: StructType) -> MessageReader:
+    """With pushdown only on demand: no Spark release is known to keep pushed filters apart for each scan."""
+    return FilteredReader(options, schema) if options.pushdown else MessageReader(options, schema)
 
 
 def _reject_stream_options(options: ReadOptions) -> None:

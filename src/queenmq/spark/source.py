@@ -37,14 +37,17 @@ class QueenDataSource(DataSource):
             from .datasets import DatasetReader
 
             return DatasetReader(options, schema)
-        from .reader import MessageReader
+        from .reader import message_reader
 
-        return MessageReader(options, schema)
+        return message_reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from .stream_reader import MessageStreamReader
 
-        return MessageStreamReader(read_options(self.options), schema)
+        options = read_options(self.options)
+        if options.pushdown:
+            raise OptionError("pushdown", "true", "left out: only batches of messages take it")
+        return MessageStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from .writer import MessageWriter
