@@ -1,9 +1,11 @@
-"""Payloads as a struct: what fits is there, what does not is null, and no message stops the others."""
+"""Payloads as a struct: what fits is there, what does not is null, and no message stops the others.
+
+Whether that is what Spark's `from_json` returns is tested in test_from_json.py.
+"""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -14,12 +16,10 @@ from hypothesis import strategies as st
 
 from queenmq.spark.payloads import parse_payloads
 
-MOMENT = pa.timestamp("us", "UTC")
-MIDNIGHT = datetime(2025, 1, 31, tzinfo=UTC)
 HUGE = "1" + "0" * 400
 SIMPLE = [pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.bool_()]
 TYPES = st.recursive(
-    st.sampled_from([*SIMPLE, pa.int8(), pa.float32(), MOMENT, pa.date32(), pa.binary(), pa.decimal128(5, 2)]),
+    st.sampled_from([*SIMPLE, pa.int8(), pa.float32(), pa.decimal128(5, 2)]),
     lambda kinds: st.one_of(
         kinds.map(pa.list_),
         kinds.map(lambda kind: pa.map_(pa.string(), kind)),
@@ -62,17 +62,11 @@ def parsed(kind: pa.DataType, *texts: str) -> list[Any]:
         (pa.decimal128(5, 2), '"12.345"', Decimal("12.35")),
         (pa.decimal128(5, 2), '"NaN"', None),
         (pa.decimal128(38, 0), "9" * 38, Decimal("9" * 38)),
-        (MOMENT, '"2025-01-31T02:00:00+02:00"', MIDNIGHT),
-        (MOMENT, '"2025-01-31T00:00:00"', MIDNIGHT),
-        (MOMENT, '"0001-01-01T00:00:00+14:00"', None),
-        (MOMENT, "1", None),
-        (pa.date32(), '"2025-01-31"', date(2025, 1, 31)),
-        (pa.date32(), '"yesterday"', None),
-        (pa.binary(), '"YWJj"', b"abc"),
-        (pa.binary(), '"?"', None),
-        (pa.map_(pa.string(), pa.int32()), '{"x": 1, "y": "z"}', [("x", 1), ("y", None)]),
-        (pa.map_(pa.int32(), pa.int32()), '{"1": 1}', None),
-        (pa.list_(pa.int32()), '[1, "x", null]', [1, None, None]),
+        (pa.map_(pa.string(), pa.int32()), '{"x": 1, "y": null}', [("x", 1), ("y", None)]),
+        (pa.map_(pa.string(), pa.int32()), '{"x": 1, "y": "z"}', None),
+        (pa.list_(pa.int32()), "[1, null]", [1, None]),
+        (pa.list_(pa.int32()), '[1, "x", null]', None),
+        (pa.list_(pa.struct([("x", pa.int32())])), '[{"x": 1}, {"x": "y"}]', [{"x": 1}, {"x": None}]),
     ],
 )
 def test_a_value_fits_or_is_null(kind: pa.DataType, value: str, expected: object) -> None:
@@ -98,5 +92,4 @@ def test_a_payload_is_one_message_whatever_it_looks_like() -> None:
     kind = pa.struct([("a", pa.int32())])
     texts = ['{"a":\n1}', '{"a":2, "more": {"b": [1]}}', "{}"]
     assert parse_payloads(pa.array(texts), pa.array([False] * 3), kind).to_pylist() == [{"a": 1}, {"a": 2}, {"a": None}]
-    assert parsed(pa.int32(), '{"a":1}{"a":2}') == [None]
     assert parsed(pa.int32()) == []

@@ -7,7 +7,7 @@ Python source which columns a query uses, so naming them is how a wide read is m
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import OptionError
 from .options import COLUMNS, ReadOptions
@@ -22,6 +22,13 @@ TYPES: Final = dict.fromkeys(COLUMNS, "string") | {
     "created_at": "timestamp",
 }
 
+
+PARSED: Final = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double")
+_PARSED_TYPES: Final = (
+    "of STRING, BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, ARRAY, MAP<STRING, …> and STRUCT; "
+    "for other types parse the column payload with Spark's from_json"
+)
+_CORRUPT: Final = "_corrupt_record"
 
 RANGES: Final = "ranges binary, messages bigint"
 """A row for each task of a micro-batch: the messages (lo, hi] of its partitions, and how many they are."""
@@ -51,16 +58,52 @@ def every_column() -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """A schema that a query has given: columns of ours, with their types, and `data` as any struct."""
+    """A schema that a query has given: columns of ours, with their types, and `data` as a struct that can be parsed."""
     for field in schema.fields:
         given = f"{field.name} {field.dataType.simpleString()}"
+        if not field.nullable:
+            raise OptionError("schema", f"{given} NOT NULL", "without NOT NULL: a source declares every column nullable")
         if field.name == "data":
             if field.dataType.typeName() != "struct":
                 raise OptionError("schema", given, "data as a STRUCT<…>")
+            _check_parsed("data", field.dataType)
         elif field.name not in TYPES:
             raise OptionError("schema", field.name, f"of {', '.join((*COLUMNS, 'data'))}")
         elif field.dataType.simpleString() != TYPES[field.name]:
             raise OptionError("schema", given, f"{field.name} {TYPES[field.name]}")
+
+
+def _check_parsed(path: str, kind: Any) -> None:
+    """Only types which are parsed just as `from_json` does it, without the session's time zone and settings."""
+    name = kind.typeName()
+    if name == "struct":
+        _check_struct(path, kind)
+    elif name == "array":
+        _check_nullable(f"{path}[]", kind.containsNull)
+        _check_parsed(f"{path}[]", kind.elementType)
+    elif name == "map" and kind.keyType.simpleString() == "string":
+        _check_nullable(f"{path}[]", kind.valueContainsNull)
+        _check_parsed(f"{path}[]", kind.valueType)
+    elif name != "decimal" and kind.simpleString() not in PARSED:
+        raise OptionError("payloadSchema", f"{path} {kind.simpleString()}", _PARSED_TYPES)
+
+
+def _check_struct(path: str, kind: StructType) -> None:
+    names = [field.name for field in kind.fields]
+    if not names or len(set(names)) < len(names):
+        shown = f"{path} {kind.simpleString()}"
+        raise OptionError("payloadSchema", shown, "a struct with one field or more, each with a name of its own")
+    if path == "data" and _CORRUPT in names:
+        allowed = f"without {_CORRUPT}, which only from_json fills: parse the column payload with it"
+        raise OptionError("payloadSchema", kind.simpleString(), allowed)
+    for field in kind.fields:
+        _check_nullable(f"{path}.{field.name}", field.nullable)
+        _check_parsed(f"{path}.{field.name}", field.dataType)
+
+
+def _check_nullable(path: str, nullable: bool) -> None:
+    if not nullable:
+        raise OptionError("payloadSchema", f"{path} NOT NULL", "without NOT NULL: what does not fit the schema is null")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
