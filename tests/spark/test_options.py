@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queenmq.spark.errors import OptionError, UnknownOption
+from queenmq.spark.errors import OptionError, SparkError, UnknownOption
 from queenmq.spark.options import OPTIONS, markdown, read_options, write_options
 
 URL = "postgresql://queen@db:5432/queen"
@@ -69,7 +69,8 @@ class TestReading:
         assert read_options(READ | {"startingOffsets": text}, {}).starting.time == moment
 
     def test_sequence_numbers_by_queue_and_partition(self) -> None:
-        found = read_options(READ | {"startingOffsets": '{"a": {"x": 3, "y": 0}, "b": {"x": 1}}'}, {})
+        offsets = '{"a": {"x": 3, "y": 0}, "b": {"x": 1}}'
+        found = read_options(READ | {"queue": "a,?", "startingOffsets": offsets}, {})
         assert found.starting.seqs == (("a", "x", 3), ("a", "y", 0), ("b", "x", 1))
 
     @pytest.mark.parametrize(("text", "size"), [("1", 1), ("512k", 1 << 19), ("64 MB", 64 << 20), ("2g", 2 << 30)])
@@ -87,7 +88,17 @@ class TestReading:
             ("startingOffsets", '{"a": 3}', "JSON such as"),
             ("startingOffsets", '{"a": {"x": -1}}', "0 or more"),
             ("startingOffsets", '{"a": {"x": true}}', "0 or more"),
+            ("startingOffsets", f'{{"orders": {{"x": {2**63}}}}}', "0 or more, up to 9223372036854775807"),
+            ("startingOffsets", '{"orders": {"x\\u0000": 1}}', "without control characters"),
+            ("startingOffsets", '{"order": {"x": 1}}', "queues that the option queue names (orders)"),
+            ("endingOffsets", '{"orders2": {"x": 1}}', "queues that the option queue names (orders)"),
+            ("startingOffsets", "0001-01-01", "years 1900 to 9998"),
+            ("endingOffsets", "9999-12-31T23:59:59.999999-14:00", "years 1900 to 9998"),
             ("endingOffsets", "earliest", "latest, a time"),
+            ("namespace", "a\0", "without NUL"),
+            ("task", "\0", "without NUL"),
+            ("partitions", "a\0", "1 to 255 characters"),
+            ("pushdown", "yes", "true or false"),
             ("maxMessagesPerTrigger", "0", "1 or more"),
             ("maxMessagesPerTrigger", "1e3", "whole number"),
             ("maxBytesPerTrigger", "10x", "512k"),
@@ -108,6 +119,11 @@ class TestReading:
             read_options(READ | {option: value}, {})
         assert caught.value.option == option
         assert words in caught.value.message
+
+    def test_a_table_of_a_catalog_is_refused(self) -> None:
+        for read in (read_options, write_options):
+            with pytest.raises(SparkError, match=r"cannot be tables of a catalog.*CREATE TEMPORARY VIEW"):
+                read(READ | {"provider": "queen"}, {})
 
     def test_something_must_say_which_queues(self) -> None:
         with pytest.raises(OptionError, match="queue is missing"):

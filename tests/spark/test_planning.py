@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenmq.spark.admission import about, at_most
-from queenmq.spark.planning import Ranges, default_splits, divided, like_patterns, stream_splits, texts
+from queenmq.spark.planning import Ranges, default_splits, divided, names_and_patterns, stream_splits, texts
 
 amounts = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
@@ -105,12 +105,12 @@ def test_a_limit_of_bytes_is_kept_but_for_a_first_message(
         assert limit - size < each[got < had].max(initial=0) * len(sizes) + 1
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern"), [("orders", "orders"), ("o*", "o%"), ("a?c", "a_c"), ("50%_\\", "50\\%\\_\\\\"), ("*", "%")]
-)
-def test_patterns(name: str, pattern: str) -> None:
-    assert like_patterns([name]) == [pattern]
-    assert like_patterns([]) == ["%"]
+def test_names_and_patterns() -> None:
+    assert names_and_patterns(["orders", "o*", "a?c", "50%_\\", "50%_\\*"]) == (
+        ["orders", "50%_\\"],
+        ["o%", "a_c", "50\\%\\_\\\\%"],
+    )
+    assert names_and_patterns([]) == ([], ["%"])
 
 
 def test_texts_of_arrays_are_quoted() -> None:

@@ -87,9 +87,8 @@ class Queries:
     def draw(self, depth: int) -> Asked:
         if depth == 0 or self._choice.random() < 0.15:
             return self.whole
-        kinds = (self._filtered, self._filtered, self._union, self._semi, self._anti, self._join, self._view)
-        kinds += (self._subquery, self._cached)
-        return self._choice.choice(kinds)(depth - 1)
+        joins = (self._union, self._semi, self._anti, self._join)
+        return self._choice.choice((self._filtered, *joins, self._view, self._subquery, self._cached))(depth - 1)
 
     def _filtered(self, depth: int) -> Asked:
         of, where = self.draw(depth), drawn_predicate(self._choice, self.whole.rows)
@@ -218,7 +217,7 @@ async def test_a_reader_needs_no_setting_of_the_session(spark: SparkSession, dat
     """Spark refuses readers that have pushFilters where its setting is off, as it is by default."""
     await fill(queue)
     setting = "spark.sql.python.filterPushdown.enabled"
-    before = spark.conf.get(setting)
+    before = str(spark.conf.get(setting))
     spark.conf.set(setting, "false")
     try:
         assert load(spark, database).where("seq < 3").count() == 16

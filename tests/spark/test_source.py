@@ -79,6 +79,8 @@ class TestBatch:
         assert reader.schema("seq BIGINT, data STRUCT<n: INT>").load().selectExpr("sum(data.n)").collect()[0][0] == 3
         with pytest.raises(PySparkException, match="option schema is 'seq string'; it must be seq bigint"):
             reader.schema("seq STRING").load().collect()
+        with pytest.raises(PySparkException, match="seq bigint NOT NULL'; it must be without NOT NULL"):
+            reader.schema("seq BIGINT NOT NULL").load().collect()
 
     def test_what_is_wrong_is_said_in_one_sentence(self, spark: SparkSession, database: str) -> None:
         with pytest.raises(PySparkException, match="did you mean numSplits"):
@@ -87,6 +89,17 @@ class TestBatch:
             frame(spark, database, failOnDataLoss="no")
         with pytest.raises(PySparkException, match="set PGPASSWORD"):
             frame(spark, f"postgresql://queen:{PASSWORD}@db/queen")
+
+    def test_a_table_of_the_catalog_is_refused_in_one_sentence(self, spark: SparkSession, database: str) -> None:
+        with pytest.raises(PySparkException, match="queues cannot be tables of a catalog"):
+            spark.sql(f"CREATE TABLE orders USING queen OPTIONS (databaseUrl '{database}', queue 'orders')")
+
+    async def test_a_temporary_view_is_how_sql_reads(self, spark: SparkSession, database: str, queue: Store) -> None:
+        await push(queue, 3)
+        options = f"databaseUrl '{database}', queue 'orders'"
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW orders_view USING queen OPTIONS ({options})")
+        assert spark.sql("SELECT * FROM orders_view WHERE partition = 'p1'").count() == 1
+        assert spark.sql("SELECT * FROM orders_view").count() == 3
 
     async def test_plans_show_no_secret(
         self, spark: SparkSession, database: str, queue: Store, capsys: pytest.CaptureFixture[str]

@@ -21,7 +21,7 @@ from .. import sql
 from .connecting import arrow_reads
 from .errors import OptionError, Unreadable
 from .options import Dataset, ReadOptions
-from .planning import like_patterns
+from .planning import names_and_patterns
 from .reader import cipher
 from .schema import arrow_schema
 
@@ -117,8 +117,9 @@ class DatasetReader(DataSourceReader):
 
     def _arguments(self, split: DatasetSplit) -> tuple[str, ...]:
         options = self._options
+        names, patterns = names_and_patterns(options.queues)
         return (
-            json.dumps(like_patterns(options.queues) if options.queues else None),
+            json.dumps(names if options.queues else None),
             json.dumps(options.namespace),
             json.dumps(options.task),
             json.dumps(options.partitions or None),
@@ -127,6 +128,7 @@ class DatasetReader(DataSourceReader):
             split.low,
             split.high,
             json.dumps("payload" in self._schema.names),
+            json.dumps(patterns),
         )
 
 
@@ -251,6 +253,6 @@ def _check_times(options: ReadOptions) -> None:
 def _check_schema(name: Dataset, schema: StructType) -> None:
     known = dict(column.split() for column in SCHEMAS[name].lower().split(", "))
     for field in schema.fields:
-        given = field.dataType.simpleString()
+        given = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
         if known.get(field.name) != given:
             raise OptionError("schema", f"{field.name} {given}", f"columns of {SCHEMAS[name]}")

@@ -69,7 +69,10 @@ def _one(bounds: Bounds, each: Filter) -> Bounds | None:
         return _seq(bounds, *limits(value, 1))
     if name == "created_at" and isinstance(value, datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return _time(bounds, *limits(moment, TICK))
+        try:
+            return _time(bounds, *limits(moment, TICK))
+        except OverflowError:  # the first or last moment of all: Spark compares
+            return None
     return None
 
 
@@ -99,7 +102,9 @@ def _named(bounds: Bounds, name: str, each: Filter, value: Any) -> Bounds | None
 
 
 def _both(before: tuple[str, ...] | None, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    return wanted if before is None else tuple(one for one in wanted if one in before)
+    """What both allow; no name of ours has a NUL, which PostgreSQL would refuse."""
+    known = None if before is None else set(before)
+    return tuple(one for one in wanted if "\0" not in one and (known is None or one in known))
 
 
 def _uuids(values: Iterable[str]) -> Iterator[str]:

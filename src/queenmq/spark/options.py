@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from ..storage.url import without_password
 from ..wire.names import InvalidValue, check_name
-from .errors import OptionError, UnknownOption
+from .errors import OptionError, SparkError, UnknownOption
 
 Kind = Literal["read", "write", "both"]
 Dataset = Literal["messages", "ranges", "metrics", "dead_letters", "lag", "partitions"]
@@ -101,6 +101,10 @@ OPTIONS: Final = (
     OptionRow("writeId", "write", "", "a name for this write: writing the same rows again under it adds nothing"),
     OptionRow("maxRetrySeconds", "write", "300", "how long a push is repeated while the server is overloaded or away"),
 )
+_CATALOG: Final = "provider"  # Spark adds it to the options of a table
+_FIRST_YEAR: Final = 1900
+_LAST_YEAR: Final = 9998
+"""Times that every zone, PostgreSQL and Python can hold, with a microsecond more or less."""
 _SPARKS_OWN: Final = {"path", "checkpointlocation", "queryname", "__temp_uuid", "compression", "mode"}
 
 
@@ -152,8 +156,8 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str] = os.e
     found = ReadOptions(
         database_url=_database(values, environment) or _lacking(),
         queues=_list(values, "queue", check_pattern),
-        namespace=values.get("namespace"),
-        task=values.get("task"),
+        namespace=_text(values, "namespace"),
+        task=_text(values, "task"),
         partitions=_list(values, "partitions", _partition),
         starting=_where(values, "startingOffsets", "earliest"),
         ending=_where(values, "endingOffsets", "latest"),
@@ -168,6 +172,7 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str] = os.e
         dataset=dataset,  # type: ignore[arg-type]
         pushdown=_flag(values, "pushdown", False),
     )
+    _check_offsets(found)
     if dataset in ("messages", "ranges") and not (found.queues or (found.namespace, found.task) != (None, None)):
         raise OptionError("queue", None, "a name, a list of names or a pattern (* for all), or give namespace or task")
     return found
@@ -204,6 +209,11 @@ def _is_address(url: str) -> bool:
         return False
 
 
+def is_pattern(name: str) -> bool:
+    """Whether a queue's name has * or ?, which stand for any text and any character."""
+    return "*" in name or "?" in name
+
+
 def check_pattern(option: str, value: str) -> str:
     """A queue's name, which may contain * and ?."""
     return _name(option, value, "a queue name of 1 to 255 characters; * and ? stand for any text and any character")
@@ -211,6 +221,11 @@ def check_pattern(option: str, value: str) -> str:
 
 def _known(given: Mapping[str, str], kind: Kind) -> dict[str, str]:
     names = {row.name.lower(): row for row in OPTIONS}
+    if _CATALOG in map(str.lower, given):
+        raise SparkError(
+            "queues cannot be tables of a catalog (CREATE TABLE … USING queen, saveAsTable); read them with "
+            "CREATE TEMPORARY VIEW … USING queen OPTIONS (queue '…'), and write them with format(\"queen\").save()"
+        )
     for name in given:
         row = names.get(name.lower())
         if name.lower() in _SPARKS_OWN:
@@ -256,6 +271,8 @@ def _where(values: Mapping[str, str], option: str, default: str) -> Where:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise OptionError(option, text, allowed) from None
+    if not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        raise OptionError(option, text, f"a time of the years {_FIRST_YEAR} to {_LAST_YEAR}, or a word")
     return Where("time", time=moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
@@ -264,9 +281,34 @@ def _seqs(option: str, text: str, allowed: str) -> tuple[tuple[str, str, int], .
         found = [(q, p, seq) for q, parts in json.loads(text).items() for p, seq in parts.items()]
     except (ValueError, AttributeError):
         raise OptionError(option, text, allowed) from None
-    if any(not isinstance(seq, int) or isinstance(seq, bool) or seq < 0 for _, _, seq in found):
-        raise OptionError(option, text, "JSON with sequence numbers of 0 or more")
+    if any(not isinstance(seq, int) or isinstance(seq, bool) or not 0 <= seq < 2**63 for _, _, seq in found):
+        raise OptionError(option, text, f"JSON with sequence numbers of 0 or more, up to {2**63 - 1}")
+    for queue, partition, _ in found:
+        _name(option, queue, "JSON with names of queues of 1 to 255 characters, without control characters")
+        _name(option, partition, "JSON with names of partitions of 1 to 255 characters, without control characters")
     return tuple(found)
+
+
+def _check_offsets(options: ReadOptions) -> None:
+    """Offsets of a queue that is not read are a mistake, and would leave another one without them."""
+    if not options.queues:
+        return
+    letters = {"*": ".*", "?": "."}
+    wanted = re.compile(
+        "|".join("".join(letters.get(c) or re.escape(c) for c in name) for name in options.queues), re.DOTALL
+    )
+    for option, where in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        for queue, _, _ in where.seqs:
+            if not wanted.fullmatch(queue):
+                given = ", ".join(options.queues)
+                raise OptionError(option, queue, f"JSON with queues that the option queue names ({given})")
+
+
+def _text(values: Mapping[str, str], option: str) -> str | None:
+    value = values.get(option.lower())
+    if value is not None and "\0" in value:
+        raise OptionError(option, value, "a text without NUL characters")
+    return value
 
 
 def _columns(values: Mapping[str, str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import sql
 from ..domain.segments import array
-from .options import ReadOptions, Where
+from .options import ReadOptions, Where, is_pattern
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,6 +30,7 @@ log = logging.getLogger("queenmq.spark")
 SMALLEST_SPLIT: Final = 10_000
 """Messages below which another task costs more than it saves."""
 _STREAM_SPLITS: Final = 8
+_EXAMPLES: Final = 3
 TICK: Final = timedelta(microseconds=1)
 
 
@@ -79,10 +80,12 @@ class Bounds:
     until: datetime | None = None
 
 
-def like_patterns(queues: Sequence[str]) -> list[str]:
-    """LIKE patterns for names with * and ?; no name stands for every queue."""
+def names_and_patterns(queues: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Plain names, and LIKE patterns for those with * and ?; no name stands for every queue."""
     letters = {"%": r"\%", "_": r"\_", "\\": r"\\", "*": "%", "?": "_"}
-    return ["".join(letters.get(letter, letter) for letter in name) for name in queues or ["*"]]
+    wild = [name for name in queues or ["*"] if is_pattern(name)]
+    plain = [name for name in queues if not is_pattern(name)]
+    return plain, ["".join(letters.get(letter, letter) for letter in name) for name in wild]
 
 
 def texts(values: Iterable[str] | None) -> str | None:
@@ -96,16 +99,17 @@ def texts(values: Iterable[str] | None) -> str | None:
 def matching(cursor: dbapi.Cursor, options: ReadOptions, bounds: Bounds = Bounds()) -> Ranges:  # noqa: B008 - frozen
     """Everything stored in the partitions that the options match."""
     names = _common(options.partitions, bounds.partitions)
-    exact = None if bounds.queues is None else texts(bounds.queues)
+    plain, patterns = names_and_patterns(options.queues)
     cursor.execute(
         sql.query("spark_partitions"),
         parameters=(
-            texts(like_patterns(options.queues)),
+            texts(plain),
+            texts(patterns),
             options.namespace,
             options.task,
             texts(names),
             texts(bounds.uids),
-            exact,
+            texts(bounds.queues),
         ),
     )
     table = cursor.fetch_arrow_table()
@@ -115,7 +119,7 @@ def matching(cursor: dbapi.Cursor, options: ReadOptions, bounds: Bounds = Bounds
 
 def warn_of_unknown(cursor: dbapi.Cursor, queues: Sequence[str], what_then: str) -> None:
     """A queue comes into being with its first message, so a name that none has is no error; it may be a mistake."""
-    names = [name for name in queues if not set("*?") & set(name)]
+    names = [name for name in queues if not is_pattern(name)]
     cursor.execute(sql.query("spark_unknown_queues"), parameters=(texts(names),))
     unknown = [repr(name) for (name,) in cursor.fetchall()]
     if unknown:
@@ -207,15 +211,27 @@ def _mapped(cursor: dbapi.Cursor, stored: Ranges, where: Where, otherwise: Ints)
     queues, partitions, seqs = zip(*where.seqs, strict=True) if where.seqs else ((), (), ())
     cursor.execute(sql.query("spark_numbers"), parameters=(texts(queues), texts(partitions)))
     table = cursor.fetch_arrow_table()
+    pids, numbers = (column.to_pylist() for column in table.columns)
+    _warn_of_missing(where.seqs, set(numbers))
     found = otherwise.copy()
-    for pid, number in zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True):
+    for pid, number in zip(pids, numbers, strict=True):
         place = int(np.searchsorted(stored.pids, pid))
         if place < len(stored.pids) and stored.pids[place] == pid:
             found[place] = max(seqs[number - 1] - 1, 0)
     return found
 
 
+def _warn_of_missing(seqs: Sequence[tuple[str, str, int]], there: set[int]) -> None:
+    """A position for what does not exist may be a misspelt name, and then more is read than was meant."""
+    missing = [f"{q!r}/{p!r}" for number, (q, p, _) in enumerate(seqs, 1) if number not in there]
+    if missing:
+        more = f" and {len(missing) - _EXAMPLES} more" if len(missing) > _EXAMPLES else ""
+        shown = ", ".join(missing[:_EXAMPLES])
+        log.warning("offsets were given for partitions that do not exist, and have no effect: %s%s", shown, more)
+
+
 def _common(first: Sequence[str], second: Sequence[str] | None) -> list[str] | None:
     if second is None:
         return list(first) or None
-    return [name for name in second if not first or name in first]
+    known = set(first)
+    return [name for name in second if not first or name in known]

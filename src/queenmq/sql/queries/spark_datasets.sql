@@ -1,11 +1,12 @@
 -- name: dataset_arguments
 -- What the queries of this file read with current_setting: statements whose result is copied out as a stream take no parameters.
--- queues: a JSON array of LIKE patterns, or null for all. partitions: a JSON array of names, or null. since and until: a range of
--- time, until not included. low and high: the part that one task reads, high not included. payload: whether payloads are wanted.
+-- queues: a JSON array of names, or null for all; patterns: a JSON array of LIKE patterns beside them. partitions: a JSON array of
+-- names, or null. since and until: a range of time, until not included. low and high: the part that one task reads, high not
+-- included. payload: whether payloads are wanted. The queries below take arrays apart once, not for every row.
 select set_config('queen.set_queues', $1, true), set_config('queen.set_namespace', $2, true), set_config('queen.set_task', $3, true),
        set_config('queen.set_partitions', $4, true), set_config('queen.set_since', $5, true), set_config('queen.set_until', $6, true),
        set_config('queen.set_low', $7, true), set_config('queen.set_high', $8, true), set_config('queen.set_payload', $9, true),
-       set_config('jit', 'off', true);
+       set_config('queen.set_patterns', $10, true), set_config('jit', 'off', true);
 
 -- name: dataset_metrics
 -- Every number in a row of metrics, however deep, as a row of its own. Numbers that no double can hold, and lists, are left out.
@@ -23,7 +24,8 @@ cross join lateral (
 where m.at >= current_setting('queen.set_low')::timestamptz and m.at < current_setting('queen.set_high')::timestamptz
     and jsonb_typeof(m.metrics) = 'object' and abs((leaf.value #>> '{}')::numeric) < 1e308
     and (current_setting('queen.set_queues') = 'null'
-         or m.scope like any (array(select jsonb_array_elements_text(current_setting('queen.set_queues')::jsonb))));
+         or m.scope in (select jsonb_array_elements_text(current_setting('queen.set_queues')::jsonb))
+         or m.scope like any (array(select jsonb_array_elements_text(current_setting('queen.set_patterns')::jsonb))));
 
 -- name: dataset_metrics_extent
 -- From the first row of the range to behind the last one.
@@ -41,10 +43,12 @@ where d.id >= current_setting('queen.set_low')::uuid
     and (current_setting('queen.set_high') = '' or d.id < nullif(current_setting('queen.set_high'), '')::uuid)
     and d.failed_at >= current_setting('queen.set_since')::timestamptz and d.failed_at < current_setting('queen.set_until')::timestamptz
     and (current_setting('queen.set_queues') = 'null'
-         or q.name like any (array(select jsonb_array_elements_text(current_setting('queen.set_queues')::jsonb))))
+         or q.name in (select jsonb_array_elements_text(current_setting('queen.set_queues')::jsonb))
+         or q.name like any (array(select jsonb_array_elements_text(current_setting('queen.set_patterns')::jsonb))))
     and (current_setting('queen.set_namespace') = 'null' or q.namespace = current_setting('queen.set_namespace')::jsonb #>> '{}')
     and (current_setting('queen.set_task') = 'null' or q.task = current_setting('queen.set_task')::jsonb #>> '{}')
-    and (current_setting('queen.set_partitions') = 'null' or current_setting('queen.set_partitions')::jsonb ? d.partition_name);
+    and (current_setting('queen.set_partitions') = 'null'
+         or d.partition_name in (select jsonb_array_elements_text(current_setting('queen.set_partitions')::jsonb)));
 
 -- name: dataset_bytes
 -- What a table takes on disk, without its indexes.
@@ -55,10 +59,12 @@ select c.consumer_group, c.queue, c.partition, c.partition_uid::text as partitio
        c.lag_seconds, c.last_consumed_at, c.consumed
 from queen.cursor_lag(null, null) c join queen.queues q on q.queue_id = c.queue_id
 where (current_setting('queen.set_queues') = 'null'
-       or q.name like any (array(select jsonb_array_elements_text(current_setting('queen.set_queues')::jsonb))))
+       or q.name in (select jsonb_array_elements_text(current_setting('queen.set_queues')::jsonb))
+       or q.name like any (array(select jsonb_array_elements_text(current_setting('queen.set_patterns')::jsonb))))
     and (current_setting('queen.set_namespace') = 'null' or q.namespace = current_setting('queen.set_namespace')::jsonb #>> '{}')
     and (current_setting('queen.set_task') = 'null' or q.task = current_setting('queen.set_task')::jsonb #>> '{}')
-    and (current_setting('queen.set_partitions') = 'null' or current_setting('queen.set_partitions')::jsonb ? c.partition);
+    and (current_setting('queen.set_partitions') = 'null'
+         or c.partition in (select jsonb_array_elements_text(current_setting('queen.set_partitions')::jsonb)));
 
 -- name: dataset_partitions
 -- messages and bytes are of the segments in the range of time; their positions are found without reading the others.
@@ -76,10 +82,12 @@ left join lateral (
 ) s on l.last_message_created_at >= current_setting('queen.set_since')::timestamptz
 where l.partition_id >= current_setting('queen.set_low')::bigint and l.partition_id < current_setting('queen.set_high')::bigint
     and (current_setting('queen.set_queues') = 'null'
-         or q.name like any (array(select jsonb_array_elements_text(current_setting('queen.set_queues')::jsonb))))
+         or q.name in (select jsonb_array_elements_text(current_setting('queen.set_queues')::jsonb))
+         or q.name like any (array(select jsonb_array_elements_text(current_setting('queen.set_patterns')::jsonb))))
     and (current_setting('queen.set_namespace') = 'null' or q.namespace = current_setting('queen.set_namespace')::jsonb #>> '{}')
     and (current_setting('queen.set_task') = 'null' or q.task = current_setting('queen.set_task')::jsonb #>> '{}')
-    and (current_setting('queen.set_partitions') = 'null' or current_setting('queen.set_partitions')::jsonb ? p.name);
+    and (current_setting('queen.set_partitions') = 'null'
+         or p.name in (select jsonb_array_elements_text(current_setting('queen.set_partitions')::jsonb)));
 
 -- name: dataset_partitions_extent
 -- Ranges of partition numbers of about equal work, at most as many as asked for. A partition costs something even when it is empty.

@@ -45,14 +45,17 @@ cross join lateral (
 
 -- name: spark_partitions
 -- The partitions that a reader matches, and what each holds: the messages (trimmed_seq, last_seq].
--- $1: LIKE patterns of queue names; the others are NULL where anything goes: $4 names and $5 ids of partitions, $6 names of queues.
+-- $1: names of queues, $2: LIKE patterns of such names; the others are NULL where anything goes: $5 names and $6 ids of partitions,
+-- $7 names of queues. The driver sends arrays as texts: each is taken apart once, not for every row.
 select l.partition_id, l.trimmed_seq, l.last_seq
 from queen.queues q
 join queen.partitions p on p.queue_id = q.queue_id
 join queen.partition_lookup l on l.partition_id = p.partition_id
-where q.name like any ($1::text[]) and ($2::text is null or q.namespace = $2) and ($3::text is null or q.task = $3)
-    and ($4::text[] is null or p.name = any ($4::text[])) and ($5::uuid[] is null or p.uid = any ($5::uuid[]))
-    and ($6::text[] is null or q.name = any ($6::text[]))
+where (q.name in (select unnest($1::text[])) or exists (select from unnest($2::text[]) w (pattern) where q.name like w.pattern))
+    and ($3::text is null or q.namespace = $3) and ($4::text is null or q.task = $4)
+    and ($5::text is null or p.name in (select unnest($5::text::text[])))
+    and ($6::text is null or p.uid in (select unnest($6::text::uuid[])))
+    and ($7::text is null or q.name in (select unnest($7::text::text[])))
 order by l.partition_id;
 
 -- name: spark_seqs_at
