@@ -187,8 +187,8 @@ class TestChoosing:
     ) -> None:
         await fill(queue)
         start = json.dumps({"orders": {"p0": 5, "p1": 1, "none": 3}, "gone": {"x": 1}})
-        chosen = {"queue": "orders,go*", "startingOffsets": start, "endingOffsets": '{"orders": {"p0": 8}}'}
-        rows = places(batch(database, **chosen))
+        end = '{"orders": {"p0": 8}}'
+        rows = places(batch(database, queue="orders,go*", startingOffsets=start, endingOffsets=end))
         assert caplog.messages == [
             "offsets were given for partitions that do not exist, and have no effect: 'orders'/'none', 'gone'/'x'"
         ]

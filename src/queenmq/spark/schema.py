@@ -62,7 +62,7 @@ def check_schema(schema: StructType) -> None:
     for field in schema.fields:
         given = f"{field.name} {field.dataType.simpleString()}"
         if not field.nullable:
-            raise OptionError("schema", f"{given} NOT NULL", "without NOT NULL: a source declares every column nullable")
+            raise OptionError("schema", f"{given} NOT NULL", "without NOT NULL: every column of a source is nullable")
         if field.name == "data":
             if field.dataType.typeName() != "struct":
                 raise OptionError("schema", given, "data as a STRUCT<…>")
