@@ -46,6 +46,58 @@ TEXTS = (
 )
 ESCAPES = ('"\\ud800"', '"x\\udc00y"', '"\\/\\u0041"', '"\\ud83d\\ude00"')
 
+LONG = "1" * 1000 + ".5"
+CORNERS = (
+    *('{"a": -0}', '{"b": -0}', '{"a": -0, "b": "x"}', '{"a": 1, "a": "x"}', '{"a": 1, "a": null}', '{"b": "\\ud800"}'),
+    *(
+        '{"b": ["\\ud800", "\U0001f600"]}',
+        '{"a": 1e400, "b": 1e400}',
+        '{"a": "NaN", "b": "NaN"}',
+        "7",
+        "null",
+        '"x"',
+        "[]",
+    ),
+    *(
+        '[{"a": 1}]',
+        '{"c": [1, "x", {"a": 7}], "a": 2}',
+        '{"d": {"x": "y", "a": 7}, "a": 2}',
+        '{"d": {"x": 1, "x": 2}}',
+    ),
+    *(
+        '{"c": [1.5, [2]], "a": 3}',
+        f'{{"a": 1, "z": {"[" * 999}{"]" * 999}}}',
+        f'{{"a": 1, "z": {"[" * 1000}{"]" * 1000}}}',
+    ),
+    *(
+        f'{{"a": {LONG}}}',
+        f'{{"a": 1, "z": {LONG}}}',
+        f'{{"a": 1, "b": [{LONG}]}}',
+        f'{{"a": 1, "b": {{"x": {LONG}}}, "a": 2}}',
+    ),
+    *(f'{{"a": 1, "c": [1, {LONG}], "a": 2}}', f'{{"a": 1, "c": [{LONG}, "x", {{"a": 7}}], "a": 2}}'),
+    *(
+        f'{{"e": {{"a": 1, "z": {LONG}}}, "a": 2}}',
+        f'{{"a": 3, "e": {{"a": 1, "f": {{"x": {LONG}, "a": 8}}}}, "a": 2}}',
+    ),
+)
+CORNER_SCHEMA = T.StructType(
+    [
+        T.StructField("a", T.DoubleType()),
+        T.StructField("b", T.StringType()),
+        T.StructField("c", T.ArrayType(T.IntegerType())),
+        T.StructField("d", T.MapType(T.StringType(), T.IntegerType())),
+        T.StructField(
+            "e",
+            T.StructType(
+                [T.StructField("a", T.FloatType()), T.StructField("f", T.StructType().add("x", T.LongType()))]
+            ),
+        ),
+    ]
+)
+# Without the map, which Arrow's reader is not asked for.
+ARROW_SCHEMA = T.StructType(CORNER_SCHEMA.fields[:3])
+
 
 class Drawer:
     """Draws schemas, and payloads that mostly fit them."""
@@ -155,7 +207,8 @@ def comparable(value: Any) -> Any:
 def drawn() -> list[tuple[T.StructType, list[str]]]:
     drawer = Drawer(SEED)
     schemas = [drawer.schema() for _ in range(SCHEMAS)]
-    return [(schema, [drawer.payload(schema) for _ in range(PER_SCHEMA)]) for schema in schemas]
+    random_ones = [(schema, [drawer.payload(schema) for _ in range(PER_SCHEMA)]) for schema in schemas]
+    return [(CORNER_SCHEMA, list(CORNERS)), (ARROW_SCHEMA, list(CORNERS)), *random_ones]
 
 
 def spark_says(spark: SparkSession, schema: T.StructType, texts: list[str]) -> list[Any]:
