@@ -91,7 +91,7 @@ async def test_reads_take_names_apart_once(database: str, partitions: list[str])
         assert len(matching(explaining, options).pids) == 2 * PER_QUEUE
         assert len(matching(explaining, options, bounds).pids) == 2 * PER_QUEUE
         warn_of_unknown(explaining, options.queues, "it has no effect")
-    assert sum("hashed SubPlan" in each for each in explaining.filters) >= 4
+    assert sum("hashed SubPlan" in each for each in explaining.filters) >= 3
     assert [each for each in explaining.filters if _PARSED.search(each)] == []
 
 

@@ -51,7 +51,10 @@ select l.partition_id, l.trimmed_seq, l.last_seq
 from queen.queues q
 join queen.partitions p on p.queue_id = q.queue_id
 join queen.partition_lookup l on l.partition_id = p.partition_id
-where (q.name in (select unnest($1::text[])) or q.name like any (array(select unnest($2::text[]))))
+where q.queue_id in (
+        select c.queue_id from unnest($1::text[]) w (name) join queen.queues c on c.name = w.name
+        union all
+        select c.queue_id from unnest($2::text[]) w (pattern) join queen.queues c on c.name like w.pattern)
     and ($3::text is null or q.namespace = $3) and ($4::text is null or q.task = $4)
     and ($5::text is null or p.name in (select unnest($5::text::text[])))
     and ($6::text is null or p.uid in (select unnest($6::text::uuid[])))
