@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import sql
 from .options import ReadOptions
-from .planning import Ranges, like_patterns, texts
+from .planning import Ranges, names_and_patterns, texts
 from .positions import Epoch
 
 if TYPE_CHECKING:
@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 def removed_since(cursor: dbapi.Cursor, options: ReadOptions, before: Epoch) -> Ranges:
     """What the partitions that were removed since an epoch was chosen held beyond its positions. A removal is found by
     one step of a stream only: the next epoch must contain all of it, whatever its limit is."""
-    patterns, names = texts(like_patterns(options.queues)), texts(options.partitions or None)
-    cursor.execute(
-        sql.query("spark_removed_partitions"),
-        parameters=(patterns, options.namespace, options.task, names, before.number),
+    queues, patterns = names_and_patterns(options.queues)
+    parameters = (
+        texts(queues),
+        texts(patterns),
+        options.namespace,
+        options.task,
+        texts(options.partitions or None),
+        before.number,
     )
+    cursor.execute(sql.query("spark_removed_partitions"), parameters=parameters)
     pids, lasts = (column.to_numpy().astype(np.int64) for column in cursor.fetch_arrow_table().columns)
     return Ranges(pids, before.positions.at(pids), lasts).nonempty()
 

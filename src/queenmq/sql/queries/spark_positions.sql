@@ -15,13 +15,15 @@ with recursive chain as (
 select epoch, whole, positions, messages, lineage from chain order by epoch desc;
 
 -- name: spark_removed_partitions
--- The partitions that a reader matches ($1 to $4 as in spark_partitions) and that were removed since it chose the positions of
--- epoch $5: the last message that each had.
+-- The partitions that a reader matches ($1 to $5 as in spark_partitions) and that were removed since it chose the positions of
+-- epoch $6: the last message that each had.
 select r.partition_id, r.last_seq
 from queen.read_positions e
 join queen.removed_partitions r on r.removed_in >= pg_snapshot_xmin(e.snapshot) and not pg_visible_in_snapshot(r.removed_in, e.snapshot)
-where e.epoch = $5 and r.queue_name like any ($1::text[]) and ($2::text is null or r.namespace = $2) and ($3::text is null or r.task = $3)
-    and ($4::text[] is null or r.partition_name = any ($4::text[]))
+where e.epoch = $6
+    and (r.queue_name in (select unnest($1::text::text[])) or r.queue_name like any (array(select unnest($2::text::text[]))))
+    and ($3::text is null or r.namespace = $3) and ($4::text is null or r.task = $4)
+    and ($5::text is null or r.partition_name in (select unnest($5::text::text[])))
 order by r.partition_id;
 
 -- name: spark_touch_positions
