@@ -54,7 +54,7 @@ _SCHEMA = """
         select 'p' || oid || '-' || xmin from pg_proc where pronamespace = 'queen'::regnamespace
         union all select 't' || oid || tgenabled::text from pg_trigger
         union all select 'c' || oid || relkind::text from pg_class where relnamespace = 'queen'::regnamespace
-        union all select 'm' || number || checksum from queen.schema_migrations) x (x)
+        union all select 'm' || m::text from queen.schema_migrations m) x (x)
 """
 # Deleting is faster for small tables; the two whose size on disk matters to the engine start from nothing.
 _DELETIONS = """

@@ -17,7 +17,7 @@ def local(data_dir: Path) -> dict[str, str]:
 
 
 def states(table: str) -> set[str]:
-    return {line.split()[2] for line in table.splitlines()[1:]}
+    return {line.split()[2] for line in table.splitlines()[1:-1]}
 
 
 def test_a_new_database_is_migrated_once(queen: Queen, local: dict[str, str]) -> None:
@@ -46,11 +46,15 @@ def test_psql_reaches_the_database_and_passes_its_arguments_on(queen: Queen, loc
 
 def test_a_schema_of_a_newer_version_is_left_alone(queen: Queen, local: dict[str, str]) -> None:
     queen("db", "migrate", **local)
-    newer = "INSERT INTO queen.schema_migrations (number, name, checksum) VALUES (9999, '9999_future', 'x')"
+    newer = (
+        "INSERT INTO queen.schema_migrations (number, name, checksum, version, requires)"
+        " VALUES (9999, '9999_future', 'x', 9999, 9998)"
+    )
     assert queen("db", "psql", "-c", newer, **local).returncode == Exit.OK
     for command in (["db", "migrate"], ["serve", "--port", "0"]):
         answer = queen(*command, **local)
         assert answer.returncode == Exit.SCHEMA
         assert "9999_future" in answer.stderr.splitlines()[-1]
+        assert "version 9998 or newer" in answer.stderr.splitlines()[-1]
         assert "Traceback" not in answer.stderr
-    assert "unknown" in states(queen("db", "status", **local).stdout)
+    assert "incompatible" in states(queen("db", "status", **local).stdout)

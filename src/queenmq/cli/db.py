@@ -19,9 +19,11 @@ from queenmq.cli.exits import Exit
 from queenmq.cli.psql import run_psql
 from queenmq.server.database import open_database
 from queenmq.server.sweep import sweep as sweep_once
+from queenmq.sql import VERSION
 from queenmq.storage.migrate import check as check_schema
 from queenmq.storage.migrate import migrate as migrate_schema
 from queenmq.storage.migrate import status as schema_status
+from queenmq.storage.schema_state import MigrationState
 
 _PSQL_EXITS = {0: Exit.OK, 2: Exit.UNREACHABLE}
 
@@ -29,8 +31,12 @@ app = typer.Typer(no_args_is_help=True, help="Look after the database.")
 
 
 @app.command()
-def migrate() -> None:
-    """Apply the migrations that the database does not have yet."""
+def migrate(
+    replace_procedures: Annotated[
+        bool, typer.Option("--replace-procedures", help="Also replace those of another build of this version.")
+    ] = False,
+) -> None:
+    """Apply the migrations that the database does not have yet, also the long ones that run beside traffic."""
     settings = read_settings()
     with open_database(settings, report) as database:
         done = asyncio.run(
@@ -40,6 +46,7 @@ def migrate() -> None:
                 connect_timeout=settings.connect_timeout,
                 pgbouncer=settings.pgbouncer,
                 report=report,
+                replace_procedures=replace_procedures or None,
             ),
         )
     changes = [*done.applied, *(["procedures"] if done.procedures_replaced else [])]
@@ -48,19 +55,28 @@ def migrate() -> None:
 
 @app.command()
 def status() -> None:
-    """List the migrations and whether the database has them."""
+    """List the migrations and whether the database has them, with the version of the code that applied each."""
     settings = read_settings()
     with open_database(settings, report) as database:
         states = asyncio.run(
             schema_status(database.dsn, connect_timeout=settings.connect_timeout, pgbouncer=settings.pgbouncer)
         )
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("Number", "Name", "State", "Applied at"):
+    for column in ("Number", "Name", "State", "Version", "Requires", "Steps", "Applied at"):
         shown.add_column(column, overflow="fold")
     for each in states:
-        applied = "-" if each.applied_at is None else each.applied_at.isoformat(sep=" ", timespec="seconds")
-        shown.add_row(str(each.number), Text(each.name), each.state, applied)
+        shown.add_row(*_cells(each))
     out.print(shown)
+    out.print(f"this code has version {VERSION}")
+
+
+def _cells(each: MigrationState) -> tuple[str | Text, ...]:
+    applied = "-" if each.applied_at is None else each.applied_at.isoformat(sep=" ", timespec="seconds")
+    version = "-" if each.applied_at is None else str(each.version)
+    requires = "-" if each.requires is None else str(each.requires)
+    steps = "-" if each.steps is None else f"{each.steps[0]}/{each.steps[1]}"
+    number = "-" if each.number < 0 else str(each.number)
+    return number, Text(each.name), each.state, version, requires, steps, applied
 
 
 @app.command()

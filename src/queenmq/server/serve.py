@@ -22,11 +22,12 @@ from queenmq.server.filelimit import raise_file_limit
 from queenmq.server.listening import Listening, bind
 from queenmq.server.settings import Settings
 from queenmq.server.supervisor import Supervisor
-from queenmq.storage.errors import DatabaseUnavailable
+from queenmq.storage.errors import DatabaseUnavailable, MigrationBusy
 from queenmq.storage.migrate import MigrationReport, migrate
 
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 2.0
+_ONLINE_PAUSE = 60
 
 _log = logging.getLogger(__name__)
 
@@ -97,25 +98,48 @@ async def _serve(
         # The handler runs between two steps of the loop, which may be asleep and has to be woken.
         loop.call_soon_threadsafe(supervisor.stop)
 
-    with signals.told_to(stop), database.looked_after(_log.warning, failed):
-        await supervisor.run(ready)
+    online = asyncio.create_task(_finish_online(settings, database))
+    try:
+        with signals.told_to(stop), database.looked_after(_log.warning, failed):
+            await supervisor.run(ready)
+    finally:
+        online.cancel()
+        await asyncio.gather(online, return_exceptions=True)
+
+
+async def _finish_online(settings: Settings, database: Database) -> None:
+    """Run what is left of the online migrations beside the traffic; another server may be doing it already."""
+    while True:
+        try:
+            if (await _migrate(settings, database, finish_online=True)).applied:
+                _log.info("online migrations are complete")
+            return
+        except MigrationBusy as error:
+            _log.info("online migrations go on in %d s: %s", _ONLINE_PAUSE, error.message)
+        except Exception as error:
+            # Serving does not depend on it. The next attempt goes on where this one ended.
+            _log.warning("online migrations go on in %d s after an error: %s", _ONLINE_PAUSE, error)
+        await asyncio.sleep(_ONLINE_PAUSE)
+
+
+async def _migrate(settings: Settings, database: Database, *, finish_online: bool) -> MigrationReport:
+    return await migrate(
+        database.dsn,
+        lock_timeout_ms=settings.migration_lock_timeout,
+        connect_timeout=settings.connect_timeout,
+        pgbouncer=settings.pgbouncer,
+        report=_log.info,
+        finish_online=finish_online,
+    )
 
 
 def _bring_up(settings: Settings, database: Database) -> MigrationReport:
-    """Migrate. A configured PostgreSQL may come up later than we do."""
+    """Migrate what serving depends on. A configured PostgreSQL may come up later than we do."""
     give_up = time.monotonic() + settings.start_timeout / 1000
     pause, attempt = _FIRST_PAUSE, 1
     while True:
         try:
-            return asyncio.run(
-                migrate(
-                    database.dsn,
-                    lock_timeout_ms=settings.migration_lock_timeout,
-                    connect_timeout=settings.connect_timeout,
-                    pgbouncer=settings.pgbouncer,
-                    report=_log.info,
-                ),
-            )
+            return asyncio.run(_migrate(settings, database, finish_online=False))
         except DatabaseUnavailable as error:
             # A URL that the driver cannot read does not get better by waiting.
             hopeless = database.embedded is not None or isinstance(error.__cause__, ValueError)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from queenmq.server.settings import Settings
 from queenmq.storage import metrics, operations, retention
 from queenmq.storage.eviction import evict
-from queenmq.storage.migrate import require_current
 from queenmq.storage.pool import Executor
+from queenmq.storage.schema_state import require_current
 from queenmq.storage.store import Store
 
 _DAY = 86_400

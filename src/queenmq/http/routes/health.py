@@ -11,8 +11,8 @@ import msgspec
 
 from ... import __version__
 from ...storage.errors import DatabaseUnavailable, StorageError
-from ...storage.migrate import require_current
 from ...storage.pool import translated
+from ...storage.schema_state import require_current
 from ..answer import Answer
 from ..errors import failure
 from .context import Call, Context
