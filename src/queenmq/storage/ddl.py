@@ -71,11 +71,12 @@ async def patiently(action: Callable[[], Awaitable[_T]], report: Report, what: s
 
 
 async def _take_lock(connection: asyncpg.Connection, attempt: str, way: Way) -> None:
-    """Waiting is reported once a second and ends with an error after a minute."""
+    """Waiting is reported every ten seconds and ends with an error after a minute."""
     for waited in range(60):
         if await connection.fetchval(attempt, way.key):
             return
-        way.report(f"another session is migrating this database; waiting ({waited} s)")
+        if waited % 10 == 0:
+            way.report(f"another session is migrating this database; waiting ({waited} s)")
         await asyncio.sleep(1)
     raise MigrationBusy(
         "Another session has been migrating this database for a minute; look for it in pg_stat_activity."

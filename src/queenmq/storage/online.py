@@ -35,12 +35,15 @@ _REPORT_SECONDS: Final = 5.0
 async def finish(connection: asyncpg.Connection, way: ddl.Way) -> list[str]:
     """Run what is left of the online migrations. Returns the names of those that it has completed."""
     way = replace(way, key=_KEY, lock_timeout_ms=min(way.lock_timeout_ms, _LOCK_TIMEOUT_MS))
+    rows = await recorded(connection)
+    if all(_done(script, rows.get(script.number)) == len(script.steps) for script in sql.migrations() if script.steps):
+        return []
     async with ddl.alone(connection, way):
         return [script.name for script in sql.migrations() if script.steps and await _run(connection, script, way)]
 
 
 async def _run(connection: asyncpg.Connection, script: sql.Script, way: ddl.Way) -> bool:
-    ran = False
+    """Was the last step done here?"""
     while (done := _done(script, (await recorded(connection)).get(script.number))) < len(script.steps):
         step = script.steps[done]
         what = f"{script.name}: {step.subject}"
@@ -57,9 +60,10 @@ async def _run(connection: asyncpg.Connection, script: sql.Script, way: ddl.Way)
             if _done(script, (await recorded(connection)).get(script.number)) == done:
                 raise
             continue
-        await ddl.patiently(partial(_record, connection, script, done, way), way.report, what)
-        ran = True
-    return ran
+        recording = partial(_record, connection, script, done, way)
+        if await ddl.patiently(recording, way.report, what) and done + 1 == len(script.steps):
+            return True
+    return False
 
 
 def _done(script: sql.Script, row: Recorded | None) -> int:
@@ -69,17 +73,18 @@ def _done(script: sql.Script, row: Recorded | None) -> int:
     return len(script.steps) if row.steps_done is None else row.steps_done
 
 
-async def _record(connection: asyncpg.Connection, script: sql.Script, done: int, way: ddl.Way) -> None:
-    """Say that a step is done, in the transaction that does it if it is one. Nothing if another session was faster."""
+async def _record(connection: asyncpg.Connection, script: sql.Script, done: int, way: ddl.Way) -> bool:
+    """Say that a step is done, in the transaction that does it if it is one. False if another session was faster."""
     step = script.steps[done]
     async with ddl.step(connection, way):
         if _done(script, (await recorded(connection)).get(script.number)) != done:
-            return
+            return False
         if step.kind == "transaction":
             await connection.execute(step.text)
         steps_done = done + 1 if done + 1 < len(script.steps) else None
         record = (script.number, script.name, script.checksum, sql.VERSION, script.requires, steps_done)
         await connection.execute(sql.query("record_migration"), *record)
+        return True
 
 
 async def _index(connection: asyncpg.Connection, step: sql.Step, way: ddl.Way, what: str) -> None:
