@@ -193,7 +193,7 @@ class TestMaxSize:
 class TestTheGuardOfSegments:
     async def test_a_segment_that_was_not_allocated_is_refused(self, store: Store) -> None:
         await store.push([item(1)])
-        with pytest.raises(asyncpg.PostgresError, match=r"written by queen\.push_v1"):
+        with pytest.raises(asyncpg.PostgresError, match=r"written by queen\.push_v2"):
             await store.pool.execute(
                 "insert into queen.segments (partition_id, last_seq, created_at, n, base, data)"
                 " select partition_id, 2, now(), 1, gen_random_uuid(), '1' from queen.partitions"

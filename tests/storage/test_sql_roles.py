@@ -285,7 +285,7 @@ class TestNothingOfTheCallerRunsWithTheRightsOfTheOwner:
             - reached
         ):
             reached |= more
-        assert {"push_v1", "reserve_depth", "ensure_partitions_v1", "lock_queue", "remembered"} <= reached
+        assert {"push_v2", "reserve_depth", "ensure_partitions_v2", "lock_queue", "remembered"} <= reached
         for name in reached:
             declared = re.search(r"\bdeclare\b(.*?)\bbegin\b", sources[name], re.DOTALL)
             for line in declared.group(1).strip().splitlines() if declared else []:

@@ -198,7 +198,7 @@ class Receipt:
 
 
 class Encoded(NamedTuple):
-    """The arguments of `queen.push_v1`, in its order. `givens` has entries only for the keys that need one."""
+    """The arguments of `queen.push_v2`, in its order. `givens` has entries only for the keys that need one."""
 
     pids: list[int]
     ns: list[int]
@@ -242,7 +242,7 @@ class Encoded(NamedTuple):
         )
 
     def only(self) -> tuple[int | str | bytes | None, ...]:
-        """As `queen.push_segment_v1` takes them: there is one segment."""
+        """As `queen.push_segment_v2` takes them: there is one segment."""
         return (
             self.pids[0],
             self.ns[0],

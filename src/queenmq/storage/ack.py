@@ -174,7 +174,7 @@ async def call(
     *,
     replay: bool,
 ) -> list[Any]:
-    """Settle runs that touch different cursors, as `queen.ack_v1` describes them; one row per run."""
+    """Settle runs that touch different cursors, as `queen.ack_v2` describes them; one row per run."""
     statement = sql.query("ack")
     async with translated():
         arguments = (array(pids), array(gids), array(leases), array(uptos), verdicts if any(verdicts) else None, replay)

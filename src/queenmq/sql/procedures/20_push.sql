@@ -28,7 +28,7 @@ begin
         where l.partition_id is null or l.queue_id = 0 or n.seq > l.last_seq limit 1;
     if found then
         if bad.queue_id > 0 then
-            raise exception 'queen.segments is written by queen.push_v1, queen.push_segment_v1 and INSERT INTO queen.messages only'
+            raise exception 'queen.segments is written by queen.push_v2, queen.push_segment_v2 and INSERT INTO queen.messages only'
                 using errcode = 'QM007';
         end if;
         perform queen.refuse_place(bad.pid);
@@ -46,8 +46,10 @@ end $$;
 create or replace trigger segments_inserted after insert on queen.segments
     referencing new table as new_segments for each statement execute function queen.segments_inserted();
 
+drop function if exists queen.depth_of(integer);
+
 -- How many messages of a queue are not consumed by every group yet.
-create or replace function queen.depth_of(qid integer) returns bigint
+create or replace function queen.depth_of(qid bigint) returns bigint
 language sql stable as $$
     select coalesce(sum(l.last_seq - greatest(l.trimmed_seq, coalesce(c.low, 0))), 0)::bigint
     from queen.partition_lookup l
@@ -57,10 +59,12 @@ $$;
 
 drop function if exists queen.reserve_depth(integer[], bigint[], integer[]);
 
+drop function if exists queen.reserve_depth(integer[], bigint[], integer[], integer[]);
+
 -- Take room for a push in queues that have a maxSize. The bound is never below the true depth: acks only lower the
 -- depth, and whatever raises it otherwise (seek, a new group) forgets the bound. So the exact count is needed only when
 -- the bound says full. And only then do the tags matter here: a queue that is full refuses nobody who meant another one.
-create or replace function queen.reserve_depth(bounded_queues integer[], pids bigint[], ns integer[], tags integer[]) returns void
+create or replace function queen.reserve_depth(bounded_queues bigint[], pids bigint[], ns integer[], tags integer[]) returns void
 language plpgsql as $$
 declare
     want pg_catalog.record;
@@ -97,8 +101,6 @@ end $$;
 drop function if exists queen.push_v1(bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[]);
 drop function if exists queen.push_v1(bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[],
     integer[], integer[]);
-drop function if exists queen.push_v1(bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[],
-    integer[], integer[], integer[]);
 
 -- Fail like the insert of a key that is already there when one of these keys is an id that its partition gave to a message without
 -- a transactionId: such ids have no row of their own. The caller holds the locks of the partitions.
@@ -121,9 +123,9 @@ end $$;
 -- givens: for each key that is the base_key of a flush, the indexes of its messages without a transactionId. NULL: no key is one.
 -- lookalikes: the places in keys, from 1, of transactionIds that carry the mark of segment_base. NULL: there are none.
 -- A key that is already there fails the call with unique_violation: look it up, drop that message, call again.
-create or replace function queen.push_v1(
+create or replace function queen.push_v2(
     pids bigint[], ns integer[], bases uuid[], last_ids uuid[], txs bytea[], datas bytea[], traces bytea[], subs bytea[],
-    encs text[], keys uuid[], key_pos integer[], bounded_queues integer[], befores integer[] default null, afters integer[] default null,
+    encs text[], keys uuid[], key_pos integer[], bounded_queues bigint[], befores integer[] default null, afters integer[] default null,
     tags integer[] default null, givens int4multirange[] default null, lookalikes integer[] default null
 ) returns table (partition_id bigint, last_seq bigint, created_at timestamptz)
 language plpgsql as $$
@@ -188,15 +190,14 @@ begin
 end $$;
 
 drop function if exists queen.push_segment_v1(bigint, integer, uuid, uuid, bytea, bytea, bytea, bytea, text, uuid[], integer[], integer);
-drop function if exists queen.push_segment_v1(bigint, integer, uuid, uuid, bytea, bytea, bytea, bytea, text, uuid[], integer[], integer, integer);
 
--- push_v1 for one segment, which is what a producer that is alone pushes: without arrays and joins it costs PostgreSQL a quarter
+-- push_v2 for one segment, which is what a producer that is alone pushes: without arrays and joins it costs PostgreSQL a quarter
 -- less. key_pos: the index of each key's message, from 0, NULL when the first key is the first message's and so on. bounded_queue:
--- the segment's queue, when it has a maxSize as the caller knows it. givens, lookalikes: as in push_v1. Returns the last sequence
+-- the segment's queue, when it has a maxSize as the caller knows it. givens, lookalikes: as in push_v2. Returns the last sequence
 -- number.
-create or replace function queen.push_segment_v1(
+create or replace function queen.push_segment_v2(
     pid bigint, n integer, base uuid, last_id uuid, tx bytea, data bytea, trace bytea, sub bytea, enc text, keys uuid[], key_pos integer[],
-    bounded_queue integer, tag integer default null, givens int4multirange[] default null, lookalikes integer[] default null
+    bounded_queue bigint, tag integer default null, givens int4multirange[] default null, lookalikes integer[] default null
 ) returns bigint
 language plpgsql as $$
 declare
@@ -209,14 +210,14 @@ begin
     if bounded_queue is not null then
         perform queen.reserve_depth(array[bounded_queue], array[pid], array[n], array[tag]);
     end if;
-    -- a partition that is gone is inserted with queue 0, as in push_v1
+    -- a partition that is gone is inserted with queue 0, as in push_v2
     insert into queen.partition_lookup as l (partition_id, queue_id, last_seq, last_message_id, last_message_created_at)
         values (pid, 0, n, last_id, clock_timestamp())
         on conflict (partition_id) do update set
             last_seq = l.last_seq + excluded.last_seq,
             last_message_id = excluded.last_message_id,
             last_message_created_at = greatest(l.last_message_created_at, clock_timestamp())
-        returning l.last_seq, l.last_message_created_at, l.tag <> push_segment_v1.tag,
+        returning l.last_seq, l.last_message_created_at, l.tag <> push_segment_v2.tag,
             not l.bounded or l.queue_id is not distinct from bounded_queue, not l.encrypted or enc is not null
         into last, created, misplaced, unbounded_ok, encrypted_ok;
     if misplaced then

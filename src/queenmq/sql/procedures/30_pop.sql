@@ -3,8 +3,10 @@
 -- ready_at only says when a cursor is worth looking at; whether there is something to deliver is decided here, under the
 -- cursor's row lock. So ready_at may be too early, never too late.
 
+drop function if exists queen.dead_letter(bigint, integer, bigint, text, integer);
+
 -- Keep a copy of a message in the dead letter queue, or only note it where the queue has dead letters switched off.
-create or replace function queen.dead_letter(pid bigint, gid integer, at_seq bigint, reason text, failures integer) returns void
+create or replace function queen.dead_letter(pid bigint, gid bigint, at_seq bigint, reason text, failures integer) returns void
 language plpgsql as $$
 declare
     q record;
@@ -54,7 +56,7 @@ begin
     if head is null or head > c.lease_to then
         return;
     end if;
-    failures := coalesce((c.retries ->> head::text)::integer, 0) + 1;
+    failures := least(coalesce((c.retries ->> head::text)::integer, 0), 999999999) + 1;
     if failures <= q.retry_limit or q.dlq_after_max_retries is false then
         c.retries := coalesce(c.retries, '{}') || jsonb_build_object(head::text, failures);
     elsif c.lease_to > head then
@@ -222,8 +224,10 @@ begin
         where k.partition_id = c.partition_id and k.group_id = c.group_id;
 end $$;
 
+drop function if exists queen.next_ready(integer[], bigint);
+
 -- When the first cursor of these groups (on one partition, or on any) is worth a look; NULL = after a push.
-create or replace function queen.next_ready(gids integer[], pid bigint) returns timestamptz
+create or replace function queen.next_ready(gids bigint[], pid bigint) returns timestamptz
 language plpgsql stable as $$
 declare
     first timestamptz;
@@ -242,13 +246,15 @@ drop function if exists queen.pop_one_by_one(integer[], integer[], integer[], in
 drop function if exists queen.pop_one_by_one(integer[], integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], timestamptz[],
     bigint);
 
+drop function if exists queen.pop_one_by_one(integer[], integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], timestamptz[], bigint, integer[]);
+
 -- Answer these requests one after another, with every rule. Parameters and rows as in pop_v2.
 create or replace function queen.pop_one_by_one(
-    requests integer[], req_groups integer[], req_group_tag integer[], req_from integer[], req_to integer[], req_partition bigint[],
+    requests integer[], req_groups bigint[], req_group_tag integer[], req_from integer[], req_to integer[], req_partition bigint[],
     req_tag integer[], req_batch integer[], req_max integer[], req_lease uuid[], req_hold integer[], req_auto boolean[],
     req_start timestamptz[], req_age double precision[], most_bytes bigint
 ) returns table (
-    request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
+    request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id bigint, group_id bigint,
     from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
     last_seq bigint, n integer, base uuid, base_idx integer, created_at timestamptz,
     tx bytea, data bytea, trace_ids bytea, subs bytea, enc text, reason text, ready_at timestamptz
@@ -261,7 +267,7 @@ declare
     k record;
     d record;
     t timestamptz;
-    gid integer;
+    gid bigint;
     gtag integer;
     start timestamptz;
     wanted integer;
@@ -271,7 +277,7 @@ declare
     visited bigint[];             -- cursors that were looked at and are ready at t all the same
     known boolean;
     r integer;
-    empty_group integer;          -- a group of which a request has just found nothing: the next need not look
+    empty_group bigint;          -- a group of which a request has just found nothing: the next need not look
     empty_tag integer;
     empty_reason text;
     empty_ready timestamptz;
@@ -339,7 +345,7 @@ begin
                     claimed := claimed + 1;
                     wanted := wanted - d.got;
                     room := room - d.bytes;
-                    return query select r, s.partition_id, k.uid, k.name, q.queue_id, gid, d.from_seq, d.to_seq, d.until, d.attempt,
+                    return query select r, s.partition_id, k.uid, k.name, q.queue_id::bigint, gid, d.from_seq, d.to_seq, d.until, d.attempt,
                         s.last_seq, s.n, s.base, s.base_idx, s.created_at, s.tx, s.data, s.trace_ids, s.subs, s.enc,
                         null::text, null::timestamptz
                         from queen.segments s where s.partition_id = (k.c).partition_id
@@ -377,6 +383,8 @@ drop function if exists queen.claim_plain(boolean, integer[], integer[], integer
 drop function if exists queen.claim_plain(boolean, integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], bigint);
 drop function if exists queen.lease_plain(integer[], bigint[], integer[], integer[], uuid[], interval[]);
 
+drop function if exists queen.claim_plain(boolean, integer[], integer[], integer[], bigint[], integer[], integer[], uuid[], boolean[], bigint, integer[]);
+
 -- Claim for many requests at once. It serves requests of one group and one partition, with a lease, in queues whose options
 -- put no condition on a delivery, and takes cursors with nothing special about them: no lease that ran out, no retries, no
 -- unresolved start. The others are left to claim.
@@ -384,9 +392,9 @@ drop function if exists queen.lease_plain(integer[], bigint[], integer[], intege
 -- as it has requests, least recently served first.
 -- exhausted: the requests that are left of groups of which every ready cursor was taken.
 create or replace function queen.claim_plain(
-    one_each boolean, req_groups integer[], req_group_tag integer[], req_from integer[], req_to integer[], req_partition bigint[],
+    one_each boolean, req_groups bigint[], req_group_tag integer[], req_from integer[], req_to integer[], req_partition bigint[],
     req_tag integer[], req_batch integer[], req_max integer[], req_lease uuid[], req_hold integer[], req_auto boolean[], most_bytes bigint,
-    out requests integer[], out pids bigint[], out gids integer[], out froms bigint[], out tos bigint[], out seg_tos bigint[],
+    out requests integer[], out pids bigint[], out gids bigint[], out froms bigint[], out tos bigint[], out seg_tos bigint[],
     out untils timestamptz[], out exhausted integer[]
 )
 language plpgsql as $$
@@ -463,11 +471,11 @@ drop function if exists queen.pop_v1(integer[], integer[], integer[], bigint[], 
 -- earliest cursor of its groups becomes ready, beside the database's own time in created_at.
 -- Plain requests are matched with cursors all at once; what is left, and everything special, is answered one by one.
 create or replace function queen.pop_v2(
-    req_groups integer[], req_group_tag integer[], req_from integer[], req_to integer[], req_partition bigint[], req_tag integer[],
+    req_groups bigint[], req_group_tag integer[], req_from integer[], req_to integer[], req_partition bigint[], req_tag integer[],
     req_batch integer[], req_max integer[], req_lease uuid[], req_hold integer[], req_auto boolean[], req_start timestamptz[],
     req_age double precision[], most_bytes bigint
 ) returns table (
-    request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
+    request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id bigint, group_id bigint,
     from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
     last_seq bigint, n integer, base uuid, base_idx integer, created_at timestamptz,
     tx bytea, data bytea, trace_ids bytea, subs bytea, enc text, reason text, ready_at timestamptz
@@ -487,7 +495,7 @@ begin
         if d.requests is not null then
             answered := answered || d.requests;
             return query
-                select u.request, s.partition_id, p.uid, p.name, p.queue_id, u.gid, u.from_seq, u.to_seq, u.until, 1,
+                select u.request, s.partition_id, p.uid, p.name, p.queue_id::bigint, u.gid, u.from_seq, u.to_seq, u.until, 1,
                        s.last_seq, s.n, s.base, s.base_idx, s.created_at, s.tx, s.data, s.trace_ids, s.subs, s.enc,
                        null::text, null::timestamptz
                 from unnest(d.requests, d.pids, d.gids, d.froms, d.tos, d.seg_tos, d.untils) u (request, pid, gid, from_seq, to_seq, seg_to, until)
@@ -500,7 +508,7 @@ begin
         if d.exhausted is not null then
             answered := answered || d.exhausted;
             return query
-                select r, null::bigint, null::uuid, null::text, null::integer, null::integer, null::bigint, null::bigint, null::timestamptz,
+                select r, null::bigint, null::uuid, null::text, null::bigint, null::bigint, null::bigint, null::bigint, null::timestamptz,
                        null::integer, null::bigint, null::integer, null::uuid, null::integer, clock_timestamp(), null::bytea, null::bytea,
                        null::bytea, null::bytea, null::text, 'empty',
                        (select c.ready_at from queen.partition_consumers c
@@ -514,20 +522,4 @@ begin
             req_groups, req_group_tag, req_from, req_to, req_partition, req_tag, req_batch, req_max, req_lease, req_hold, req_auto,
             req_start, req_age, most_bytes);
     end if;
-end $$;
-
--- The same for servers of an earlier version, which may run beside this one.
-create or replace function queen.pop_v1(
-    req_groups integer[], req_from integer[], req_to integer[], req_partition bigint[], req_batch integer[], req_max integer[],
-    req_lease uuid[], req_auto boolean[], req_start timestamptz[], most_bytes bigint default null, req_tag integer[] default null
-) returns table (
-    request integer, partition_id bigint, partition_uid uuid, partition_name text, queue_id integer, group_id integer,
-    from_seq bigint, to_seq bigint, lease_expires_at timestamptz, attempt integer,
-    last_seq bigint, n integer, base uuid, base_idx integer, created_at timestamptz,
-    tx bytea, data bytea, trace_ids bytea, subs bytea, enc text, reason text, ready_at timestamptz
-)
-language plpgsql as $$
-begin
-    return query select * from queen.pop_v2(req_groups, null, req_from, req_to, req_partition, req_tag, req_batch, req_max, req_lease,
-        null, req_auto, req_start, null, most_bytes);
 end $$;

@@ -7,7 +7,7 @@ drop function if exists queen.renew_v1(uuid, integer);
 drop function if exists queen.release_v1(uuid, bigint);
 
 -- Whether a group has given up a message: it is a dead letter, or the queue keeps none and its discarding was noted.
-create or replace function queen.was_given_up(pid bigint, gid integer, at_seq bigint, q queen.queues) returns boolean
+create or replace function queen.was_given_up(pid bigint, gid bigint, at_seq bigint, q queen.queues) returns boolean
 language sql stable as $$
     select case when q.dead_letter_queue is false then exists (
         select from queen.message_at(pid, at_seq) m
@@ -20,6 +20,8 @@ language sql stable as $$
         where g.group_id = gid and x.partition_id = pid and x.seq = at_seq) end
 $$;
 
+drop function if exists queen.settle(bigint, integer, uuid, jsonb, boolean);
+
 -- Settle the messages of one lease one by one. The caller has locked the partition's row against pushes, and the cursor.
 -- verdicts: [[seq, status, error, crowd], ...] with ascending seq and status completed, failed, retry or dlq; crowd is how
 -- many messages of the lease the same request fails, on all partitions (NULL, from earlier versions: those of this call).
@@ -31,7 +33,7 @@ $$;
 -- failed, retry and dlq are refused for a message that is settled already, unless it was given up.
 -- replay: the same verdicts may have been applied before, and have ended the lease.
 -- Result: {"outcome", "acked", "released", "ready", "items": [{"seq", "ok", "error", "dlq"}, ...]}.
-create or replace function queen.settle(pid bigint, gid integer, lease uuid, verdicts jsonb, replay boolean) returns jsonb
+create or replace function queen.settle(pid bigint, gid bigint, lease uuid, verdicts jsonb, replay boolean) returns jsonb
 language plpgsql as $$
 declare
     t timestamptz;
@@ -111,9 +113,9 @@ begin
             end if;
             held := true;
         else
-            failures := coalesce((c.retries ->> at_seq::text)::integer, 0) + 1;
+            failures := least(coalesce((c.retries ->> at_seq::text)::integer, 0), 999999999) + 1;
             if again_seqs[cardinality(again_seqs)] = at_seq then
-                failures := again_failures[cardinality(again_failures)] + 1;
+                failures := least(again_failures[cardinality(again_failures)], 999999999) + 1;
             end if;
             exhausted := failures > q.retry_limit and q.dlq_after_max_retries is not false;
             if not blocked and (v ->> 1 = 'dlq' or (exhausted and crowd = 1)) then
@@ -182,7 +184,7 @@ end $$;
 -- Settle many leases in one call, each by itself (the statement ack_plain does the common case for all at once). Run i
 -- acknowledges everything up to uptos[i] under leases[i], or, when verdicts[i] is given, message by message (see settle).
 -- A (partition, group) stands in one run only.
-create or replace function queen.ack_v1(pids bigint[], gids integer[], leases uuid[], uptos bigint[], verdicts jsonb[], replay boolean)
+create or replace function queen.ack_v2(pids bigint[], gids bigint[], leases uuid[], uptos bigint[], verdicts jsonb[], replay boolean)
 returns table (run integer, result jsonb, released boolean)
 language plpgsql as $$
 #variable_conflict use_column

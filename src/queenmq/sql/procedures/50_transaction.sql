@@ -4,17 +4,15 @@ drop function if exists queen.transaction_v1(uuid[], boolean, bigint[], integer[
     bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[]);
 drop function if exists queen.transaction_v1(uuid[], boolean, bigint[], integer[], uuid[], jsonb[],
     bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[], integer[], integer[]);
-drop function if exists queen.transaction_v1(uuid[], boolean, bigint[], integer[], uuid[], jsonb[],
-    bigint[], integer[], uuid[], uuid[], bytea[], bytea[], bytea[], bytea[], text[], uuid[], integer[], integer[], integer[], integer[], integer[]);
 
 -- required: leases that must be held now (on a replay after a lost answer, or have been the last and ended by an ack, which
--- may be that of the first attempt). ack_*: as ack_v1, every run with verdicts; push_*: as push_v1. An ack that cannot be
--- applied fails the whole call with QM005 and the reason; unique_violation as in push_v1.
-create or replace function queen.transaction_v1(
+-- may be that of the first attempt). ack_*: as ack_v2, every run with verdicts; push_*: as push_v2. An ack that cannot be
+-- applied fails the whole call with QM005 and the reason; unique_violation as in push_v2.
+create or replace function queen.transaction_v2(
     required uuid[], replay boolean,
-    ack_pids bigint[], ack_gids integer[], ack_leases uuid[], ack_verdicts jsonb[],
+    ack_pids bigint[], ack_gids bigint[], ack_leases uuid[], ack_verdicts jsonb[],
     pids bigint[], ns integer[], bases uuid[], last_ids uuid[], txs bytea[], datas bytea[], traces bytea[], subs bytea[],
-    encs text[], keys uuid[], key_pos integer[], bounded_queues integer[], befores integer[], afters integer[],
+    encs text[], keys uuid[], key_pos integer[], bounded_queues bigint[], befores integer[], afters integer[],
     tags integer[] default null, givens int4multirange[] default null, lookalikes integer[] default null,
     out settled jsonb[], out push_pids bigint[], out push_lasts bigint[], out push_times timestamptz[]
 )
@@ -54,7 +52,7 @@ begin
     end loop;
     if cardinality(pids) > 0 then
         select array_agg(p.partition_id), array_agg(p.last_seq), array_agg(p.created_at) into push_pids, push_lasts, push_times
-            from queen.push_v1(pids, ns, bases, last_ids, txs, datas, traces, subs, encs, keys, key_pos, bounded_queues, befores, afters,
+            from queen.push_v2(pids, ns, bases, last_ids, txs, datas, traces, subs, encs, keys, key_pos, bounded_queues, befores, afters,
                 tags, givens, lookalikes) p;
     end if;
 end $$;

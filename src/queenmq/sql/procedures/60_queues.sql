@@ -17,8 +17,8 @@ begin
 end $$;
 
 -- Find partitions by (queue, partition) name.
-create or replace function queen.find_partitions_v1(queue_names text[], partition_names text[])
-returns table (ord integer, partition_id bigint, uid uuid, queue_id integer, bounded boolean, encryption_enabled boolean)
+create or replace function queen.find_partitions_v2(queue_names text[], partition_names text[])
+returns table (ord integer, partition_id bigint, uid uuid, queue_id bigint, bounded boolean, encryption_enabled boolean)
 language sql stable as $$
     select x.ord::integer, p.partition_id, p.uid, q.queue_id, q.max_size > 0, q.encryption_enabled
     from unnest(queue_names, partition_names) with ordinality x (queue_name, partition_name, ord)
@@ -28,8 +28,8 @@ $$;
 
 -- Make the missing ones of these partitions, with a cursor for every registered group. Queues are locked in the order of
 -- their names, the same lock that registration takes: neither misses the other.
-create or replace function queen.ensure_partitions_v1(queue_names text[], partition_names text[])
-returns table (ord integer, partition_id bigint, uid uuid, queue_id integer, bounded boolean, encryption_enabled boolean)
+create or replace function queen.ensure_partitions_v2(queue_names text[], partition_names text[])
+returns table (ord integer, partition_id bigint, uid uuid, queue_id bigint, bounded boolean, encryption_enabled boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -54,7 +54,7 @@ begin
                     when g.subscription_timestamp > clock_timestamp() then g.subscription_timestamp end
         from made m, queen.consumer_groups_metadata g where g.queue_id = q.queue_id and g.registered;
     end loop;
-    return query select * from queen.find_partitions_v1(queue_names, partition_names);
+    return query select * from queen.find_partitions_v2(queue_names, partition_names);
 end $$;
 
 -- Create or change a queue, and its partition Default: only the options given are changed. A cursor that waits because of a delay or a window is
@@ -86,12 +86,14 @@ begin
     if (q.delayed_processing, q.window_buffer, q.retry_delay) is distinct from (was.delayed_processing, was.window_buffer, was.retry_delay) then
         perform queen.look_again(q.queue_id);
     end if;
-    perform queen.ensure_partitions_v1(array[queue_name], array['Default']);
+    perform queen.ensure_partitions_v2(array[queue_name], array['Default']);
     return q;
 end $$;
 
+drop function if exists queen.look_again(integer);
+
 -- Make every waiting cursor of a queue that holds no lease available now; the pop decides whether it may deliver.
-create or replace function queen.look_again(qid integer) returns void
+create or replace function queen.look_again(qid bigint) returns void
 language plpgsql as $$
 begin
     with k as materialized (
@@ -108,7 +110,7 @@ end $$;
 create or replace function queen.delete_queue_v1(queue_name text) returns boolean
 language plpgsql as $$
 declare
-    qid integer;
+    qid bigint;
 begin
     select u.queue_id into qid from queen.queues u where u.name = queue_name for update;
     if not found then

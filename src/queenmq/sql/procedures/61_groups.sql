@@ -13,11 +13,11 @@ $$;
 -- Every partition's row is read locked while the cursors are made: a push in flight has either committed before, or
 -- will see the cursor and wake it.
 create or replace function queen.register_group_v2(queue_name text, group_name text, mode text, start timestamptz)
-returns table (queue_id integer, group_id integer)
+returns table (queue_id bigint, group_id bigint)
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    qid integer;
+    qid bigint;
     g queen.consumer_groups_metadata;
 begin
     select u.queue_id into qid from queen.queues u where u.name = queue_name for no key update;
@@ -44,15 +44,8 @@ begin
     end if;
     update queen.consumer_groups_metadata m set registered = true, tag = queen.group_tag(queue_name, group_name)
         where m.group_id = g.group_id and (not m.registered or m.tag is null);
-    return query select qid, g.group_id;
+    return query select qid, g.group_id::bigint;
 end $$;
-
--- The same for servers of an earlier version, which may run beside this one: their groups in the mode new start at the end.
-create or replace function queen.register_group_v1(queue_name text, group_name text, mode text, start timestamptz)
-returns table (queue_id integer, group_id integer)
-language sql as $$
-    select * from queen.register_group_v2(queue_name, group_name, mode, case when mode = 'new' then 'infinity' else start end)
-$$;
 
 -- The time that is kept with a subscription.
 create or replace function queen.subscribed_from(mode text, start timestamptz) returns timestamptz
@@ -60,9 +53,11 @@ language sql volatile as $$
     select case mode when 'new' then least(start, clock_timestamp()) when 'timestamp' then start end
 $$;
 
+drop function if exists queen.create_cursors(integer, integer, boolean, timestamptz);
+
 -- Cursors of a group for all partitions of a queue. at_end: behind what was created up to start; otherwise start is left to the
 -- first pop (NULL = the beginning).
-create or replace function queen.create_cursors(qid integer, gid integer, at_end boolean, start timestamptz) returns void
+create or replace function queen.create_cursors(qid bigint, gid bigint, at_end boolean, start timestamptz) returns void
 language plpgsql as $$
 begin
     update queen.queue_depth d set bound = null where d.queue_id = qid;
@@ -107,8 +102,8 @@ end $$;
 create or replace function queen.seek_v1(queue_name text, group_name text, partition_name text, target text, moment timestamptz) returns integer
 language plpgsql as $$
 declare
-    gid integer;
-    qid integer;
+    gid bigint;
+    qid bigint;
     pids bigint[];
     moved integer;
 begin
@@ -139,8 +134,8 @@ end $$;
 create or replace function queen.delete_group_v1(group_name text, queue_name text, delete_metadata boolean) returns integer
 language plpgsql as $$
 declare
-    qids integer[];
-    gids integer[];
+    qids bigint[];
+    gids bigint[];
     total integer;
 begin
     select array_agg(k.queue_id), array_agg(k.group_id) into qids, gids from (
@@ -166,8 +161,8 @@ end $$;
 create or replace function queen.move_subscription_v1(group_name text, moment timestamptz) returns integer
 language plpgsql as $$
 declare
-    qids integer[];
-    gids integer[];
+    qids bigint[];
+    gids bigint[];
 begin
     select array_agg(k.queue_id), array_agg(k.group_id) into qids, gids from (
         select u.queue_id, m.group_id from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
@@ -191,9 +186,9 @@ $$;
 
 -- How far each cursor of a group (NULL = all) on a queue (NULL = all) is behind. Messages that were deleted one by one count
 -- until the cursor has passed their place.
-create or replace function queen.cursor_lag(group_name text, queue_name text)
+create or replace function queen.cursor_lag_v2(group_name text, queue_name text)
 returns table (
-    consumer_group text, queue text, partition text, partition_uid uuid, group_id integer, queue_id integer, lag bigint,
+    consumer_group text, queue text, partition text, partition_uid uuid, group_id bigint, queue_id bigint, lag bigint,
     oldest_unconsumed_at timestamptz, lag_seconds double precision, lease_id uuid, lease_expires_at timestamptz,
     last_consumed_at timestamptz, consumed bigint
 )

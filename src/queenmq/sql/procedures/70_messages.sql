@@ -48,9 +48,9 @@ begin
     new.producer_sub := nullif(new.producer_sub, '');
     perform queen.check_text('queue', coalesce(new.queue, ''), 1), queen.check_text('partition', new.partition, 1),
             queen.check_text('transaction_id', new.transaction_id, 0), queen.check_text('producer_sub', new.producer_sub, 0);
-    select * into place from queen.find_partitions_v1(array[new.queue], array[new.partition]);
+    select * into place from queen.find_partitions_v2(array[new.queue], array[new.partition]);
     if not found then
-        select * into place from queen.ensure_partitions_v1(array[new.queue], array[new.partition]);
+        select * into place from queen.ensure_partitions_v2(array[new.queue], array[new.partition]);
     end if;
     if place.encryption_enabled then
         raise exception 'queue % is encrypted: push to it through the server, which holds the key', new.queue using errcode = 'QM009';
@@ -63,7 +63,7 @@ begin
         return null;
     end if;
     new.payload := coalesce(new.payload, 'null');
-    select * into pushed from queen.push_v1(
+    select * into pushed from queen.push_v2(
         array[place.partition_id], array[1], array[b], array[b], array[convert_to(new.transaction_id, 'UTF8')],
         array[convert_to(new.payload::text, 'UTF8')], array[convert_to(new.trace_id::text, 'UTF8')], array[convert_to(new.producer_sub, 'UTF8')],
         array[null::text], array[key], array[0], case when place.bounded then array[place.queue_id] else '{}' end,

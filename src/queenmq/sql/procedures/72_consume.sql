@@ -5,7 +5,7 @@ returns table (partition text, seq bigint, id uuid, transaction_id text, payload
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    gid integer;
+    gid bigint;
 begin
     if batch < 1 then
         raise exception 'batch must be at least 1, not %', batch using errcode = 'check_violation';

@@ -1,11 +1,13 @@
 -- Retention: bounded steps that a service repeats. Each step walks on from the partition where the last one ended, so a
 -- pass over all partitions looks at each once. It deletes whole segments, only ever the oldest of a partition.
 
+drop function if exists queen.retention_rules(timestamptz);
+
 -- What a queue lets go at a moment: everything created up to expired_to or ttl_to, and up to completed_to what all groups
 -- have consumed; NULL where that rule is off. Archive holds lower all three, each until it lags by more than its cap.
 -- A transactionId whose message is gone may be forgotten when the message was created up to forget_to.
 create or replace function queen.retention_rules(t timestamptz)
-returns table (queue_id integer, expired_to timestamptz, ttl_to timestamptz, completed_to timestamptz, forget_to timestamptz)
+returns table (queue_id bigint, expired_to timestamptz, ttl_to timestamptz, completed_to timestamptz, forget_to timestamptz)
 language sql stable as $$
     select q.queue_id,
            case when q.retention_enabled and q.retention_seconds > 0
@@ -73,7 +75,7 @@ declare
     p record;
     r record;
     s record;
-    held_queue integer;
+    held_queue bigint;
     consumed bigint;
     kind text;
     busy bigint;
@@ -243,7 +245,7 @@ end $$;
 create or replace function queen.acquire_hold_v1(queue_name text, hold_holder text, hold_from timestamptz, hold_cap integer) returns queen.archive_holds
 language plpgsql as $$
 declare
-    qid integer;
+    qid bigint;
     hold queen.archive_holds;
 begin
     select q.queue_id into qid from queen.queues q where q.name = queue_name for update;

@@ -1,8 +1,10 @@
 -- Eviction: a message that a group has not consumed within maxWaitTimeSeconds is dead-lettered for that group.
 
+drop function if exists queen.evict_from(bigint, integer, queen.queues, integer, timestamptz);
+
 -- Evict up to `budget` messages from one cursor and write it; returns how many. A cursor that is being popped, or whose lease is
 -- live, is left alone: its messages are being processed. A lease that ran out ends here, and its acks are refused.
-create or replace function queen.evict_from(pid bigint, gid integer, q queen.queues, budget integer, t timestamptz) returns integer
+create or replace function queen.evict_from(pid bigint, gid bigint, q queen.queues, budget integer, t timestamptz) returns integer
 language plpgsql as $$
 declare
     c queen.partition_consumers;
@@ -60,7 +62,7 @@ declare
     n integer;
     budget integer := max_messages;
     pids bigint[] := '{}';
-    gids integer[] := '{}';
+    gids bigint[] := '{}';
     counts integer[] := '{}';
 begin
     ownerless := '{}';
@@ -100,8 +102,10 @@ begin
     evicted := queen.note_evicted(pids, gids, counts);
 end $$;
 
+drop function if exists queen.note_evicted(bigint[], integer[], integer[]);
+
 -- The audit of one step: a row per queue and group.
-create or replace function queen.note_evicted(pids bigint[], gids integer[], counts integer[]) returns jsonb
+create or replace function queen.note_evicted(pids bigint[], gids bigint[], counts integer[]) returns jsonb
 language plpgsql as $$
 declare
     answer jsonb;

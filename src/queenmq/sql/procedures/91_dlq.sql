@@ -29,7 +29,7 @@ begin
     -- under their lock, queues are not deleted and keep their options
     perform 1 from queen.queues q where q.queue_id in (select d.queue_id from queen.dead_letter_queue d where d.id = any (letters))
         order by q.name for no key update;
-    perform queen.ensure_partitions_v1(n.queues, n.partitions) from (
+    perform queen.ensure_partitions_v2(n.queues, n.partitions) from (
         select array_agg(q.name) as queues, array_agg(d.partition_name) as partitions
         from queen.dead_letter_queue d join queen.queues q using (queue_id) where d.id = any (letters)) n
         where n.queues is not null;
@@ -37,7 +37,7 @@ begin
     if cardinality(b.pids) is null then
         return;
     end if;
-    select array_agg(p.last_seq order by p.partition_id) into lasts from queen.push_v1(
+    select array_agg(p.last_seq order by p.partition_id) into lasts from queen.push_v2(
         b.pids, b.ns, b.bases, b.last_ids, b.txs, b.datas, b.traces, b.subs, b.encs, b.keys, b.key_pos, b.bounded, givens => b.givens) p;
     return query
         select x.id, q.name, p.name, p.uid, m.id, m.id::text, lasts[x.segment] - b.ns[x.segment] + x.place
@@ -54,10 +54,12 @@ end $$;
 
 drop function if exists queen.pack_dead_letters(uuid[]);
 
--- The arguments of push_v1 for dead letters, and for each dead letter its segment and its place there, both from 1.
+drop function if exists queen.pack_dead_letters(uuid[]);
+
+-- The arguments of push_v2 for dead letters, and for each dead letter its segment and its place there, both from 1.
 create or replace function queen.pack_dead_letters(
     wanted uuid[], out pids bigint[], out ns integer[], out bases uuid[], out last_ids uuid[], out txs bytea[], out datas bytea[],
-    out traces bytea[], out subs bytea[], out encs text[], out keys uuid[], out key_pos integer[], out bounded integer[],
+    out traces bytea[], out subs bytea[], out encs text[], out keys uuid[], out key_pos integer[], out bounded bigint[],
     out givens int4multirange[], out letters uuid[], out segments integer[], out places integer[]
 )
 language sql as $$

@@ -4,15 +4,15 @@ select g.name, q.name as queue, count(c.partition) as members, count(*) filter (
        g.subscription_mode, g.subscription_timestamp, g.created_at
 from queen.consumer_groups_metadata g
 join queen.queues q using (queue_id)
-left join queen.cursor_lag(null, null) c on c.group_id = g.group_id
+left join queen.cursor_lag_v2(null, null) c on c.group_id = g.group_id
 where g.registered
 group by g.group_id, q.name order by g.name, q.name;
 
 -- name: cursor_lag
-select * from queen.cursor_lag($1, null) order by queue, partition;
+select * from queen.cursor_lag_v2($1, null) order by queue, partition;
 
 -- name: lagging_cursors
-select * from queen.cursor_lag(null, null) where lag_seconds > $1 order by lag_seconds desc, consumer_group, queue, partition;
+select * from queen.cursor_lag_v2(null, null) where lag_seconds > $1 order by lag_seconds desc, consumer_group, queue, partition;
 
 -- name: move_subscription
 select queen.move_subscription_v1($1, $2);

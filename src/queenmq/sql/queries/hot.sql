@@ -1,16 +1,16 @@
 -- name: find_partitions
-select * from queen.find_partitions_v1($1, $2);
+select * from queen.find_partitions_v2($1, $2);
 
 -- name: ensure_partitions
-select * from queen.ensure_partitions_v1($1, $2);
+select * from queen.ensure_partitions_v2($1, $2);
 
 -- name: push
-select * from queen.push_v1($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::uuid[], $5, $6, $7, $8, $9,
-    $10::text::uuid[], $11::text::integer[], $12::text::integer[], $13::text::integer[], $14::text::integer[],
+select * from queen.push_v2($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::uuid[], $5, $6, $7, $8, $9,
+    $10::text::uuid[], $11::text::integer[], $12::text::bigint[], $13::text::integer[], $14::text::integer[],
     $15::text::integer[], $16::text::int4multirange[], $17::text::integer[]);
 
 -- name: push_segment
-select $1::bigint, queen.push_segment_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::uuid[], $11::text::integer[], $12, $13,
+select $1::bigint, queen.push_segment_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::uuid[], $11::text::integer[], $12, $13,
     $14::text::int4multirange[], $15::text::integer[]);
 
 -- name: stored_keys
@@ -26,7 +26,7 @@ select group_id from queen.register_group_v2($1, $2, 'all', null);
 select name from queen.queues where name = any ($1::text[]);
 
 -- name: pop
-select * from queen.pop_v2($1::text::integer[], $2::text::integer[], $3::text::integer[], $4::text::integer[], $5::text::bigint[],
+select * from queen.pop_v2($1::text::bigint[], $2::text::integer[], $3::text::integer[], $4::text::integer[], $5::text::bigint[],
     $6::text::integer[], $7::text::integer[], $8::text::integer[], $9::text::uuid[], $10::text::integer[], $11::text::boolean[], $12,
     $13::text::double precision[], $14);
 
@@ -38,7 +38,7 @@ select * from queen.pop_v2($1::text::integer[], $2::text::integer[], $3::text::i
 with q as materialized (
     select u.queue_id, now() + make_interval(secs => least(case when u.lease_time = 0 then 60 else u.lease_time end, $7::integer)) as until
     from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
-    where m.group_id = $1 and m.registered and (m.tag <> $6::integer) is not true
+    where m.group_id = $1::bigint and m.registered and (m.tag <> $6::integer) is not true
         and u.delayed_processing = 0 and u.window_buffer = 0 and coalesce(u.ttl, 0) = 0
 ), ready as materialized (
     select c.partition_id, c.acked_seq, c.ready_at,
@@ -62,7 +62,7 @@ with q as materialized (
     from chosen x where c.partition_id = x.partition_id and c.group_id = $1
     returning x.place, c.partition_id, x.queue_id, x.acked_seq, x.upto, x.seg_to, x.until
 )
-select u.place::integer as request, u.partition_id, p.uid as partition_uid, p.name as partition_name, u.queue_id, $1::integer as group_id,
+select u.place::integer as request, u.partition_id, p.uid as partition_uid, p.name as partition_name, u.queue_id::bigint, $1::bigint as group_id,
        u.acked_seq as from_seq, u.upto as to_seq, u.until as lease_expires_at, 1 as attempt,
        s.last_seq, s.n, s.base, s.base_idx, s.created_at, s.tx, s.data, s.trace_ids, s.subs, s.enc, null::text as reason, null::timestamptz as ready_at
 from leased u join queen.partitions p on p.partition_id = u.partition_id
@@ -78,7 +78,7 @@ where (select count(*) from leased) < $4::integer;
 -- name: held_by_auto_acks
 -- Of these groups ($1; $2: on one partition, NULL: on any), those that a look may have found empty only because a pop with autoAck is being
 -- acknowledged: its lease, recognised by the version of its id, is held or has just ended. The next cursors of a group say it.
-select g.gid from unnest($1::integer[]) g (gid) where exists (
+select g.gid from unnest($1::bigint[]) g (gid) where exists (
     select from (
         select c.lease_id, c.last_lease_id, c.ready_at from queen.partition_consumers c
         where $2::bigint is null and c.group_id = g.gid and c.ready_at is not null order by c.ready_at limit 100) k
@@ -94,7 +94,7 @@ select clock_timestamp();
 
 -- name: matching_queues
 -- Queues of a namespace and task (NULL = any), most important first; among equals, the one whose group is ready longest.
-select q.name, g.group_id
+select q.name, g.group_id::bigint
 from queen.queues q
 left join queen.consumer_groups_metadata g on g.queue_id = q.queue_id and g.name = $3 and g.registered and g.subscription_mode is not null
 where ($1::text is null or q.namespace = $1) and ($2::text is null or q.task = $2)
@@ -107,7 +107,7 @@ select p.partition_id from queen.partitions p join queen.queues q using (queue_i
 
 -- name: resolve_acks
 -- Where the messages of an ack stand: partition by its uid, group by name, message by seq or transactionId.
-select a.ord::integer, p.partition_id, q.name as queue_name, p.name as partition_name, g.group_id,
+select a.ord::integer, p.partition_id, q.name as queue_name, p.name as partition_name, g.group_id::bigint,
        coalesce(a.seq, queen.locate(p.partition_id, a.transaction_id)) as seq
 from unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[]) with ordinality a (uid, group_name, transaction_id, seq, ord)
 join queen.partitions p on p.uid = a.uid
@@ -124,16 +124,16 @@ join queen.consumer_groups_metadata g on g.group_id = c.group_id
 where c.lease_id = any ($1::uuid[]) and c.lease_expires_at > clock_timestamp();
 
 -- name: ack
-select * from queen.ack_v1($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::bigint[], $5, $6);
+select * from queen.ack_v2($1::text::bigint[], $2::text::bigint[], $3::text::uuid[], $4::text::bigint[], $5, $6);
 
 -- name: ack_plain
 -- The common ack: runs of only completed messages under live leases, all in one statement. A run that is not plain has
--- no row here, and is for ack_v1.
+-- no row here, and is for ack_v2.
 with k as materialized (
     -- The partition's row is read locked: only then does "nothing newer" mean drained.
     select a.run, a.pid, a.gid, a.upto, l.last_seq, c.lease_id = a.lease and c.lease_expires_at > clock_timestamp()
            and a.upto > c.acked_seq and a.upto <= c.lease_to as plain
-    from unnest($1::text::bigint[], $2::text::integer[], $3::text::uuid[], $4::text::bigint[]) with ordinality a (pid, gid, lease, upto, run)
+    from unnest($1::text::bigint[], $2::text::bigint[], $3::text::uuid[], $4::text::bigint[]) with ordinality a (pid, gid, lease, upto, run)
     join queen.partition_lookup l on l.partition_id = a.pid
     join queen.partition_consumers c on c.partition_id = a.pid and c.group_id = a.gid
     order by a.pid, a.gid
@@ -162,18 +162,18 @@ select * from queen.renew_v1($1, $2);
 select * from queen.release_v2($1, $2);
 
 -- name: transaction
-select * from queen.transaction_v1($1, $2, $3, $4, $5, $6, $7::text::bigint[], $8::text::integer[], $9::text::uuid[], $10::text::uuid[],
-    $11, $12, $13, $14, $15, $16::text::uuid[], $17::text::integer[], $18::text::integer[], $19::text::integer[], $20::text::integer[],
+select * from queen.transaction_v2($1, $2, $3, $4, $5, $6, $7::text::bigint[], $8::text::integer[], $9::text::uuid[], $10::text::uuid[],
+    $11, $12, $13, $14, $15, $16::text::uuid[], $17::text::integer[], $18::text::bigint[], $19::text::integer[], $20::text::integer[],
     $21::text::integer[], $22::text::int4multirange[], $23::text::integer[]);
 
 -- name: lease_among
 -- Which of these leases holds a cursor, or held it last.
 select coalesce(case when lease_id = any ($3) then lease_id end, case when last_lease_id = any ($3) then last_lease_id end)
-from queen.partition_consumers where partition_id = $1 and group_id = $2;
+from queen.partition_consumers where partition_id = $1 and group_id = $2::bigint;
 
 -- name: leased_ranges
 -- What these leases hold: the partition, the group, and the transactionIds of the leased messages, segment by segment.
-select c.lease_id, c.partition_id, c.group_id, c.acked_seq, c.lease_to, p.uid, p.name as partition_name, q.name as queue_name,
+select c.lease_id, c.partition_id, c.group_id::bigint, c.acked_seq, c.lease_to, p.uid, p.name as partition_name, q.name as queue_name,
        g.name as group_name, s.last_seq, s.n, s.base, s.base_idx, s.tx
 from queen.partition_consumers c
 join queen.partitions p on p.partition_id = c.partition_id

@@ -57,7 +57,7 @@ select pg_table_size($1::text::regclass);
 -- name: dataset_lag
 select c.consumer_group, c.queue, c.partition, c.partition_uid::text as partition_id, c.lag, c.oldest_unconsumed_at,
        c.lag_seconds, c.last_consumed_at, c.consumed
-from queen.cursor_lag(null, null) c join queen.queues q on q.queue_id = c.queue_id
+from queen.cursor_lag_v2(null, null) c join queen.queues q on q.queue_id = c.queue_id
 where (current_setting('queen.set_queues') = 'null'
        or q.name in (select jsonb_array_elements_text(current_setting('queen.set_queues')::jsonb))
        or q.name like any (array(select jsonb_array_elements_text(current_setting('queen.set_patterns')::jsonb))))
