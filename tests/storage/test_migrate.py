@@ -27,7 +27,7 @@ from queenmq.storage.errors import (
     UnsupportedDatabase,
 )
 from queenmq.storage.migrate import check, migrate, status
-from queenmq.storage.schema_state import require_current
+from queenmq.storage.schema_state import procedures, require_current
 from tests.conftest import Server
 
 
@@ -260,6 +260,15 @@ async def test_check_finds_a_wrong_lookup_row(dsn: str) -> None:
         "update queen.partition_lookup set last_seq = 0",
     )
     assert [(problem.check, problem.subject) for problem in await check(dsn)] == [("partition_lookup", "orders/p")]
+
+
+# The procedures of each release: its version and their checksum.
+RELEASED = {1: "46677a854f60c2dff6431aa555131ef6e856c6cc97fcbf91daae7cefc8df6004"}
+
+
+def test_changed_procedures_have_a_version_of_their_own() -> None:
+    """Servers leave those of their own version alone. Once a version is released, the next change raises `sql.VERSION`."""
+    assert (sql.VERSION, procedures().checksum) in RELEASED.items() or max(RELEASED) + 1 == sql.VERSION
 
 
 def test_migration_numbers_rise_and_queries_have_one_name() -> None:

@@ -66,10 +66,10 @@ SHAPE: Final = """
         union all select conrelid::regclass || ' ' || conname || ' ' || convalidated || pg_get_constraintdef(oid)
             from pg_constraint where connamespace = 'queen'::regnamespace and contype <> 'n'
         union all select tgrelid::regclass || ' ' || tgname from pg_trigger where not tgisinternal
-        union all select relname || ' ' || relacl::text || coalesce(reloptions::text, '') from pg_class
-            where relnamespace = 'queen'::regnamespace and relacl is not null
+        union all select concat(relname, relacl, reloptions) from pg_class where relnamespace = 'queen'::regnamespace
+            and relkind in ('r', 'v')
         union all select 'view ' || pg_get_viewdef('queen.messages'::regclass)
-        union all select c.relname || '.' || a.attname || a.attnotnull || a.attidentity::text
+        union all select concat(c.relname, '.', a.attname, a.attnotnull, a.attidentity, a.attacl)
                 || coalesce(pg_get_expr(d.adbin, d.adrelid), '')
             from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
             left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
@@ -84,6 +84,16 @@ NARROW: Final = """
 """
 _PLACES: Final = [f"queen.{table}" for table in TABLES]
 FILES: Final = "select array_agg(relfilenode order by relname) from pg_class where oid = any ($1::text[]::regclass[])"
+GRANTS: Final = """
+    grant select on queen.messages to public;
+    grant select (queue_id, name) on queen.queues to public;
+    grant update (batches) on queen.partition_consumers to public;
+    alter view queen.messages set (security_barrier = true);
+"""
+BATCHES: Final = """
+    select sum(c.batches)::bigint from queen.partition_consumers c join queen.queues q using (queue_id)
+    where q.name like 'busy%'
+"""
 DELETE: Final = "select queen.delete_queue_v1(name) from queen.queues where name like 'busy%'"
 
 
@@ -95,7 +105,7 @@ async def narrow(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         scripts = tuple(script for script in sql.migrations() if script != WIDE)
         before.setattr(sql, "migrations", lambda: scripts)
         await migrate(server.database(name))
-    await run(server.database(name), "grant select on queen.messages to public")
+    await run(server.database(name), GRANTS)
     yield server.database(name)
     await server.drop(name)
 
@@ -169,6 +179,7 @@ async def test_it_runs_beside_servers_of_version_1(narrow: str, monkeypatch: pyt
     stop.set()
     await asyncio.gather(*traffic)
     assert await run(narrow, NARROW) == 0
+    assert await run(narrow, BATCHES) == sum(worker.rounds for worker in workers)
     await run(narrow, DELETE)
     assert await run(narrow, CONTENT) == before[0][0]
     assert await run(narrow, SHAPE) == before[0][1] == shape

@@ -251,6 +251,12 @@ create temporary table kept_views on commit drop as
                                      ' collate ' || nullif(a.attcollation, 0)::regcollation, a.attname), ', ' order by a.attnum)
             from pg_attribute a where a.attrelid = c.oid and a.attnum > 0) as columns
     from pg_class c where c.relnamespace = 'queen'::regnamespace and c.relkind = 'v';
+create temporary table kept_privileges on commit drop as
+    select format('grant %s (%I) on %s to %s%s', x.privilege_type, a.attname, a.attrelid::regclass,
+                  case when x.grantee = 0 then 'public' else x.grantee::regrole::text end,
+                  case when x.is_grantable then ' with grant option' else '' end) as statement
+    from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname in ('queue_id', 'group_id', 'batches')
+    cross join lateral aclexplode(a.attacl) x where c.relnamespace = 'queen'::regnamespace and c.relkind = 'r';
 create temporary table last_numbers on commit drop as
     select 'queues' as of_table, 'queue_id' as of_column, last_value from queen.queues_queue_id_seq
     union all select 'consumer_groups_metadata', 'group_id', last_value from queen.consumer_groups_metadata_group_id_seq;
@@ -333,6 +339,7 @@ alter index queen.message_traces_wide rename to message_traces_queue;
 do $$
 declare
     n record;
+    p record;
     v record;
 begin
     for n in select * from last_numbers loop
@@ -341,5 +348,8 @@ begin
     end loop;
     for v in select * from kept_views loop
         execute format('create or replace view %s %s as %s', v.name, v.options, v.body);
+    end loop;
+    for p in select * from kept_privileges loop
+        execute p.statement;
     end loop;
 end $$;
