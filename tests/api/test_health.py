@@ -59,7 +59,7 @@ async def test_a_worker_is_ready_on_a_current_schema(api: Api) -> None:
 
 
 async def test_an_old_schema_makes_a_worker_not_ready_but_alive(api: Api) -> None:
-    await api.broker.store.pool.execute("update queen.schema_migrations set checksum = 'other' where number = 0")
+    await api.broker.store.pool.execute("update queen.schema_migrations set version = 1 where number = -1")
     answer = await api.http.get("/ready")
     assert answer.status_code == 503
     assert answer.json()["ready"] is False

@@ -161,15 +161,15 @@ def test_a_url_that_the_driver_cannot_read_is_not_waited_for(start_server: Start
     assert server.log == []
 
 
-async def test_a_schema_that_is_newer_than_this_version_is_one_sentence(
+async def test_a_schema_that_this_version_cannot_serve_is_one_sentence(
     start_server: StartServer, database: str
 ) -> None:
     connection = await asyncpg.connect(database)
-    await connection.execute("insert into queen.schema_migrations values (9999, '9999_later', 'x', now())")
+    await connection.execute("insert into queen.schema_migrations values (9999, '9999_later', 'x', now(), 9999, 9999)")
     await connection.close()
     server = start_server(DATABASE_URL=database)
     said = await asyncio.to_thread(sentence, server, Exit.SCHEMA)
-    assert "The database was migrated by a newer version (it has 9999_later" in said
+    assert "needs servers of schema version 9999 or newer since migration 9999_later" in said
 
 
 def test_the_log_can_be_text(start_server: StartServer, database: str) -> None:

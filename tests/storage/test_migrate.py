@@ -267,7 +267,7 @@ RELEASED = {1: "46677a854f60c2dff6431aa555131ef6e856c6cc97fcbf91daae7cefc8df6004
 
 
 def test_changed_procedures_have_a_version_of_their_own() -> None:
-    """Servers leave those of their own version alone. Once a version is released, the next change raises `sql.VERSION`."""
+    """Servers leave those of their own version alone: after a release, the next change raises `sql.VERSION`."""
     assert (sql.VERSION, procedures().checksum) in RELEASED.items() or max(RELEASED) + 1 == sql.VERSION
 
 
