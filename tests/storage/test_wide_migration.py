@@ -62,7 +62,7 @@ CONTENT: Final = """
 # Everything about these tables but the types: what a changed column might take with it.
 SHAPE: Final = """
     select string_agg(x, E'\\n' order by x) from (
-        select pg_get_indexdef(indexrelid) from pg_index where indrelid::regclass::text like 'queen.%'
+        select pg_get_indexdef(oid) from pg_class where relnamespace = 'queen'::regnamespace and relkind = 'i'
         union all select conrelid::regclass || ' ' || conname || ' ' || convalidated || pg_get_constraintdef(oid)
             from pg_constraint where connamespace = 'queen'::regnamespace and contype <> 'n'
         union all select tgrelid::regclass || ' ' || tgname from pg_trigger where not tgisinternal
