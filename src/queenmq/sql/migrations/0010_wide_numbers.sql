@@ -244,27 +244,27 @@ lock table queen.queues, queen.partitions, queen.partition_lookup, queen.consume
     queen.queue_depth, queen.dead_letter_queue, queen.message_traces, queen.archive_holds in access exclusive mode;
 set local statement_timeout = 0;
 -- Views are reduced to their columns for the moment and get their text back afterwards: they keep their privileges and triggers.
-create temporary table kept_views on commit drop as
+create table queen.kept_views as
     select c.oid::regclass::text as name, pg_get_viewdef(c.oid) as body,
            coalesce('with (' || array_to_string(c.reloptions, ', ') || ')', '') as options,
            (select string_agg(format('null::%s%s as %I', format_type(a.atttypid, a.atttypmod),
                                      ' collate ' || nullif(a.attcollation, 0)::regcollation, a.attname), ', ' order by a.attnum)
             from pg_attribute a where a.attrelid = c.oid and a.attnum > 0) as columns
     from pg_class c where c.relnamespace = 'queen'::regnamespace and c.relkind = 'v';
-create temporary table kept_privileges on commit drop as
+create table queen.kept_privileges as
     select format('grant %s (%I) on %s to %s%s', x.privilege_type, a.attname, a.attrelid::regclass,
                   case when x.grantee = 0 then 'public' else x.grantee::regrole::text end,
                   case when x.is_grantable then ' with grant option' else '' end) as statement
     from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname in ('queue_id', 'group_id', 'batches')
     cross join lateral aclexplode(a.attacl) x where c.relnamespace = 'queen'::regnamespace and c.relkind = 'r';
-create temporary table last_numbers on commit drop as
+create table queen.last_numbers as
     select 'queues' as of_table, 'queue_id' as of_column, last_value from queen.queues_queue_id_seq
     union all select 'consumer_groups_metadata', 'group_id', last_value from queen.consumer_groups_metadata_group_id_seq;
 do $$
 declare
     v record;
 begin
-    for v in select * from kept_views loop
+    for v in select * from queen.kept_views loop
         execute format('create or replace view %s as select %s', v.name, v.columns);
     end loop;
 end $$;
@@ -342,14 +342,15 @@ declare
     p record;
     v record;
 begin
-    for n in select * from last_numbers loop
+    for n in select * from queen.last_numbers loop
         execute format('alter table queen.%1$I alter %2$I add generated always as identity (sequence name queen.%3$I start with %4$s)',
                        n.of_table, n.of_column, n.of_table || '_' || n.of_column || '_seq', n.last_value + 1);
     end loop;
-    for v in select * from kept_views loop
+    for v in select * from queen.kept_views loop
         execute format('create or replace view %s %s as %s', v.name, v.options, v.body);
     end loop;
-    for p in select * from kept_privileges loop
+    for p in select * from queen.kept_privileges loop
         execute p.statement;
     end loop;
 end $$;
+drop table queen.kept_views, queen.kept_privileges, queen.last_numbers;
