@@ -147,7 +147,13 @@ async def ready(port: int) -> tuple[int, object]:
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often each request that was repeated was sent."""
     counted: list[int] = []
-    call = Client._call
+    call, attempt = Client._call, Client._attempt
+
+    async def telling(client: Client, request: bytes) -> tuple[int, bytes]:
+        status, body = await attempt(client, request)
+        if status >= 500:
+            print(status, body.decode())
+        return status, body
 
     async def counting(client: Client, request: bytes) -> Reply:
         reply = await call(client, request)
@@ -156,6 +162,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return reply
 
     monkeypatch.setattr(Client, "_call", counting)
+    monkeypatch.setattr(Client, "_attempt", telling)
     return counted
 
 

@@ -157,8 +157,19 @@ class Worker:
         )
         assert [(each["run"], each["released"]) for each in settled] == [(1, True)]
         assert row["from_seq"] == self.acked.get(row["partition_id"], 0), "in order, once"
+        await self._fail(connection, place, group)
         self.acked[row["partition_id"]] = row["to_seq"]
         self.rounds += 1
+
+    async def _fail(self, connection: asyncpg.Connection, place: int, group: int) -> None:
+        """By the procedures, whose plans a session keeps: a pop of a drained partition, and an ack that is refused."""
+        no = [None]
+        asked = (f"{{{group}}}", "{1}", "{1}", f"{{{place}}}", "{1}", "{1}", f"{{{uuid.uuid4()}}}", "{t}", no, None, None)
+        assert [row["reason"] for row in await connection.fetch(OLDER["pop"], *asked)] == ["empty"]
+        verdicts = ['[[1, "failed", null]]']
+        refused = (f"{{{place}}}", f"{{{group}}}", f"{{{uuid.uuid4()}}}", "{1}", verdicts, False)
+        [answer] = await connection.fetch(OLDER["ack"], *refused)
+        assert answer["run"] == 1
 
 
 async def test_it_runs_beside_servers_of_version_1(narrow: str, monkeypatch: pytest.MonkeyPatch) -> None:

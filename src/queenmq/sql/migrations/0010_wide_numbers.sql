@@ -341,6 +341,7 @@ declare
     n record;
     p record;
     v record;
+    f record;
 begin
     for n in select * from queen.last_numbers loop
         execute format('alter table queen.%1$I alter %2$I add generated always as identity (sequence name queen.%3$I start with %4$s)',
@@ -351,6 +352,10 @@ begin
     end loop;
     for p in select * from queen.kept_privileges loop
         execute p.statement;
+    end loop;
+    -- Sessions keep plans of functions with the types that fields of rows had: a changed entry makes them compile anew.
+    for f in select oid::regprocedure as name, procost from pg_proc where pronamespace = 'queen'::regnamespace and prokind = 'f' loop
+        execute format('alter function %s cost %s', f.name, f.procost);
     end loop;
 end $$;
 drop table queen.kept_views, queen.kept_privileges, queen.last_numbers;
