@@ -39,6 +39,7 @@ async def at_the_end(broker: Broker, *payloads: object, partition: str = "p") ->
     """Messages in a partition whose cursor has counted as far as an integer goes."""
     await push(broker, 0, partition=partition)
     assert read(await broker.pop(ask(auto_ack=True))) == [0]
+    await broker.pops.deliveries.idle()
     await broker.store.pool.execute(BATCHES, LAST)
     await push(broker, *payloads, partition=partition)
 
@@ -54,6 +55,7 @@ async def test_an_ack_counts_on(broker: Broker, status: str) -> None:
 async def test_a_pop_that_acknowledges_counts_on(broker: Broker) -> None:
     await at_the_end(broker, 1)
     assert read(await broker.pop(ask(auto_ack=True))) == [1]
+    await broker.pops.deliveries.idle()
     assert await broker.store.pool.fetchval(COUNTED) == LAST + 1
 
 
