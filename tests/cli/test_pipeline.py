@@ -176,7 +176,7 @@ def test_what_is_for_clients_is_no_setting_of_a_server(queen: Queen, database: s
     shown = queen("pipeline", "status", DATABASE_URL=database, QUEEN_SPARK_LOG="info", **given)
     assert (shown.returncode, shown.stdout) == (Exit.OK, "no pipeline has run yet\n")
     other = queen("pipeline", "status", DATABASE_URL=database, QUEEN_PORTS="1")
-    assert other.stderr.startswith("queen: QUEEN_PORTS is not a setting of this version")
+    assert other.stderr.startswith("queen: warning: QUEEN_PORTS is not a setting of this version")
 
 
 def held(database: str, *queues: str, lake: Path) -> None:

@@ -254,6 +254,11 @@ class Ledger:
                 if seek.partition in (None, push.partition) and push.came < seek.began and key not in again:
                     yield f"{group}: not delivered after a seek to the beginning: {key} in {push.partition}"
 
+    def _undone(self, one: Delivery, verdict: Verdict) -> bool:
+        """It may have been applied before a seek took it back, and then refused, because its first reply was lost."""
+        meanwhile = [each for each in self.seeks if each.began < verdict.came and verdict.sent < each.ended]
+        return verdict.status in ("completed", "dlq") and any(seek.concerns(one) for seek in meanwhile)
+
     def _order(
         self, of: str, handed: list[Delivery], places: Mapping[Place, int], skipped: set[int | None]
     ) -> Iterator[str]:
@@ -262,7 +267,7 @@ class Ledger:
         for one in handed:
             for verdict in one.verdicts:
                 place = places.get((one.partition, verdict.key))
-                if place is not None and verdict.settles:
+                if place is not None and (verdict.settles or self._undone(one, verdict)):
                     settled[place] = min(settled.get(place, math.inf), verdict.sent)
         settled_by = _settled_by(settled)
         for one in handed:
@@ -278,7 +283,9 @@ class Ledger:
             before = min(numbers, default=0) - 1
             checked = whole and before > 0 and before not in skipped and not one.auto and not self.trims
             if checked and settled_by(before) > one.came:
-                yield f"{of}: {one.keys[0]} was delivered before what stands before it was settled"
+                stand = [key for (where, key), place in places.items() if (where, place) == (one.partition, before)]
+                told = "".join(self._told(one, key) for key in stand)
+                yield f"{of}: {one.keys[0]} was delivered before what stands before it was settled{told}"
 
     def _letters(self, letters: Counter[tuple[str, str, Key]]) -> Iterator[str]:
         handed = {(one.group, one.partition, key) for one in self.deliveries for key in one.keys}

@@ -221,8 +221,8 @@ class TestMemoryStaysBoundedWith100kPartitions:
             other = net.start("b", ["a"])
             await net.met()
             other.bus.arrived(None)
-            await until(lambda: host.bus.waited_for(""))
             gateway = host.gateway
+            await until(lambda: bool(gateway._audience.consumers_of("q0")))
             for number in range(self.MANY):
                 gateway._first_time(("b", f"q{number}", "p"), number)
                 if number < 5_000:

@@ -78,7 +78,7 @@ class EngineStore(Store):
     ) -> PopResult:
         broker = next(self._turns)
         broker.shared.hints.forget_queue(queue)  # a hint may cost time, which a test that moves the clock does not have
-        return await broker.pop(
+        result = await broker.pop(
             PopAsk(
                 queue,
                 partition,
@@ -90,6 +90,8 @@ class EngineStore(Store):
                 subscription_from=subscription_from,
             )
         )
+        await broker.pops.deliveries.idle()  # with auto_ack, the store has acknowledged when it answers
+        return result
 
     async def ack(self, items: Sequence[AckItem]) -> list[AckResult]:
         return (await self.acks([items]))[0]
