@@ -9,6 +9,7 @@ keeps a waiting DDL statement from freezing the traffic behind it, and the state
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -154,6 +155,8 @@ async def _bring_up(
             f"the procedures are of another build of version {sql.VERSION} and stay; `queen db migrate "
             "--replace-procedures` replaces them"
         )
+    if new:  # its tables are empty: the steps take no time, and their names would only be noise
+        way = dataclasses.replace(way, report=lambda _: None)
     if finish_online or new:
         applied += await online.finish(connection, way)
     return applied, replaced
