@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,24 +20,24 @@ from queenmq.http.endpoint import Endpoint
 from queenmq.http.limits import Limits
 from queenmq.storage.pop import PopResult
 from tests.api import asgi
+from tests.api.serving import Api, data
 from tests.engine.saying import QUEUE, ask, push, read, until
 
 PATH = f"/api/v1/pop/queue/{QUEUE}?batch=1"
+GET = "GET /api/v1/pop/queue/%s?autoAck=true%s HTTP/1.1\r\nHost: here\r\n\r\n"
 KINDS = ["", "&autoAck=true"]
 
 
 class Wire(asyncio.Transport):
-    """A connection whose end is decided by the test: `broken` says that sending fails."""
+    """A connection whose end is decided by the test."""
 
-    def __init__(self, *, broken: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.sent = b""
-        self._broken = broken
         self.closing = False
 
     def write(self, data: Any) -> None:
         self.sent += bytes(data)
-        self.closing |= self._broken
 
     def is_closing(self) -> bool:
         return self.closing
@@ -137,11 +141,49 @@ async def test_a_connection_that_is_closing_when_the_answer_comes(
     assert await given_back(broker) == [1]
 
 
-async def test_an_answer_that_could_not_be_sent_is_not_acknowledged(broker: Broker) -> None:
-    wire = Wire(broken=True)
-    request(broker, wire, "&autoAck=true")
-    await until(lambda: wire.closing)
-    assert await given_back(broker) == [1]
+class TestRealConnections:
+    """autoAck, and clients that end their connections in all ways."""
+
+    @pytest.mark.parametrize("ending", ["close", "reset", "half-closed"])
+    @pytest.mark.parametrize("query", ["", "&wait=true"])
+    async def test_what_a_client_has_read_does_not_come_again(self, api: Api, ending: str, query: str) -> None:
+        await api.push(QUEUE, *range(40))
+        for number in range(40):
+            assert await self.taken(api, ending, query) == number
+        assert await api.take(QUEUE) == []
+
+    @pytest.mark.parametrize("ending", ["close", "reset"])
+    async def test_a_client_that_has_left_before_the_push_takes_nothing(self, api: Api, ending: str) -> None:
+        for number in range(40):
+            _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+            writer.write((GET % (QUEUE, "&wait=true")).encode())
+            await until(lambda: api.broker.stats()["waiting"]["parked"] == 1)
+            end(writer, ending)
+            await api.push(QUEUE, number)
+            assert data(await api.take(QUEUE, autoAck="true", wait="true", timeout=5000)) == [number]
+
+    async def taken(self, api: Api, ending: str, query: str) -> Any:
+        """The message that one client gets."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write((GET % (QUEUE, query)).encode())
+        if ending == "half-closed":
+            writer.write_eof()
+        async with asyncio.timeout(20):
+            head = b"100 "
+            while b"100 " in head.partition(b"\r\n")[0]:
+                head = await reader.readuntil(b"\r\n\r\n")
+            size = int(re.search(rb"content-length: (\d+)", head.lower())[1])  # type: ignore[index]
+            body = json.loads(await reader.readexactly(size))
+        end(writer, ending)
+        return body["messages"][0]["data"]
+
+
+def end(writer: asyncio.StreamWriter, how: str) -> None:
+    if how == "reset":
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+    writer.close()
 
 
 class TestThroughTheApplication:

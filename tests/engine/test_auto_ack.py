@@ -108,13 +108,6 @@ async def test_a_client_that_has_left_has_taken_nothing(broker: Broker) -> None:
     assert broker.stats()["leases"]["given_back"] == 1
 
 
-async def test_an_answer_that_could_not_be_sent_has_taken_nothing(broker: Broker) -> None:
-    await push(broker, 1, 2)
-    asked = auto(2)
-    broker.delivered(asked, await broker.pop(asked), lost=lambda: True)
-    assert await rest(broker) == [1, 2]
-
-
 async def test_a_pop_that_waits_is_woken_when_the_client_before_it_has_left(database: str) -> None:
     config = EngineConfig(dsn=database, connections=4, poll_first=60, poll_max=60)
     broker = await Broker.open(config)

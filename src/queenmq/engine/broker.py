@@ -162,10 +162,10 @@ class Broker:
         self._check_open()
         return self.pops.add(ask)
 
-    def delivered(self, ask: PopAsk, result: PopResult, lost: Callable[[], bool] = lambda: False) -> None:
-        """The answer to a pop was handed to its client; `lost` says a moment later whether sending it has failed."""
+    def delivered(self, ask: PopAsk, result: PopResult) -> None:
+        """The answer to a pop was handed to its client."""
         if ask.auto_ack:
-            self.pops.deliveries.delivered(ask, result, lost)
+            self.pops.deliveries.delivered(ask, result)
 
     def undelivered(self, result: PopResult) -> None:
         """The client has left before it got the answer: the messages are for the next pop."""

@@ -44,8 +44,8 @@ class Deliveries:
         self._loop = asyncio.get_running_loop()
         self._open: dict[_Place, set[asyncio.Future[None]]] = {}
 
-    def delivered(self, ask: PopAsk, result: PopResult, lost: Callable[[], bool] = lambda: False) -> None:
-        """The answer was handed over. `lost` says a moment later, when it was really sent, whether that has failed."""
+    def delivered(self, ask: PopAsk, result: PopResult) -> None:
+        """The answer was handed over."""
         if result.lease_id is None or not result.claims:
             return
         settled: asyncio.Future[None] = self._loop.create_future()
@@ -53,7 +53,7 @@ class Deliveries:
         for place in places:
             self._open.setdefault(place, set()).add(settled)
         settled.add_done_callback(partial(self._settled, places))
-        self._loop.call_soon(self._acknowledge, ask, result, lost, settled)
+        self._acknowledge(ask, result, settled)
 
     def undelivered(self, result: PopResult) -> None:
         """Its client has left: the messages are for the next pop."""
@@ -89,18 +89,12 @@ class Deliveries:
         while self._open:
             await asyncio.wait({each for futures in self._open.values() for each in futures})
 
-    def _acknowledge(
-        self, ask: PopAsk, result: PopResult, lost: Callable[[], bool], settled: asyncio.Future[None]
-    ) -> None:
-        if lost():
-            self.undelivered(result)
-            settled.set_result(None)
-            return
+    def _acknowledge(self, ask: PopAsk, result: PopResult, settled: asyncio.Future[None]) -> None:
         entries = [_last(claim, result.lease_id or "") for claim in result.claims]
         try:
             future = self._acks.add(entries, ask.group, 0)
         except Overloaded:
-            self._loop.call_later(_PAUSE, self._acknowledge, ask, result, lost, settled)
+            self._loop.call_later(_PAUSE, self._acknowledge, ask, result, settled)
             return
         future.add_done_callback(partial(self._acknowledged, ask, settled))
 

@@ -19,15 +19,14 @@ class Answer(NamedTuple):
 class Delivery(Protocol):
     """Is told what became of an answer."""
 
-    def delivered(self, result: Any, lost: Callable[[], bool]) -> None:
-        """It was handed to the connection. `lost` says a moment later whether sending it has failed."""
+    def takes(self, result: Any) -> bool:
+        """Whether what is handed to a client that has left cannot be given back."""
+
+    def delivered(self, result: Any) -> None:
+        """It was handed to the connection."""
 
     def undelivered(self, result: Any) -> None:
         """The client has left before."""
-
-
-def never() -> bool:
-    return False
 
 
 @dataclass(slots=True)
@@ -44,9 +43,13 @@ class Work:
         if not self.future.cancel():
             self.undelivered()
 
-    def delivered(self, lost: Callable[[], bool] = never) -> None:
+    def takes(self) -> bool:
+        """See Delivery."""
+        return self.delivery is not None and self._succeeded() and self.delivery.takes(self.future.result())
+
+    def delivered(self) -> None:
         if self.delivery is not None and self._succeeded():
-            self.delivery.delivered(self.future.result(), lost)
+            self.delivery.delivered(self.future.result())
 
     def undelivered(self) -> None:
         if self.delivery is not None and self._succeeded():

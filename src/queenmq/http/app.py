@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..engine.broker import Broker
-from .answer import Answer, Work, never
+from .answer import Answer, Work
 from .auth import require
 from .caller import ANYONE, Caller
 from .errors import MethodNotAllowed, NotFound, answer_for
@@ -82,7 +82,7 @@ class _Endpoint:
         sent = False
         try:
             await _response(answer)(scope, receive, send)
-            sent = not getattr(request.state, "lost", never)()
+            sent = not getattr(request.state, "lost", _never)()
         finally:
             if sent:
                 work.delivered()
@@ -128,3 +128,7 @@ def _response(answer: Answer) -> Response:
     response = Response(answer.body, answer.status, media_type="application/json" if answer.body else None)
     response.raw_headers += [(name.lower(), value) for name, value in answer.headers]
     return response
+
+
+def _never() -> bool:
+    return False

@@ -6,7 +6,6 @@ for what a client sent: that is an answer too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -84,8 +83,11 @@ class _Popped:
         self._broker = broker
         self._ask = ask
 
-    def delivered(self, result: PopResult, lost: Callable[[], bool]) -> None:
-        self._broker.delivered(self._ask, result, lost)
+    def takes(self, result: PopResult) -> bool:
+        return self._ask.auto_ack and bool(result.claims)
+
+    def delivered(self, result: PopResult) -> None:
+        self._broker.delivered(self._ask, result)
 
     def undelivered(self, result: PopResult) -> None:
         self._broker.undelivered(result)

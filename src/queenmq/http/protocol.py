@@ -22,7 +22,7 @@ from .reading import BODY, HEAD, NOTHING, Reading
 from .refusals import Refused, timed_out, too_many_connections
 from .request import Request
 from .service import Service
-from .sockets import tune
+from .sockets import has_closed, tune
 
 _MOST_HELD = MOST_OF_A_STRANGER
 _ONE_WRITE = 64 * 1024
@@ -31,6 +31,7 @@ _LINGER_AT_THE_END = 0.5
 _MOST_REFUSED = 128
 _FIRST_PROBE = 0.002
 _LONGEST_PROBE = 5.0
+_DOUBTFUL = 0.03  # seconds after the end of what a client sends, by which two probes tell whether it still reads
 
 _POP = b"/api/v1/pop"
 _POP_QUEUE = b"/api/v1/pop/queue/"
@@ -44,7 +45,10 @@ class HotProtocol(Reading):
         "_ahead",
         "_current",
         "_cycle",
+        "_ending",
         "_eof",
+        "_eof_at",
+        "_handing",
         "_lingering",
         "_pausing",
         "_prober",
@@ -62,7 +66,10 @@ class HotProtocol(Reading):
         self._ahead: list[Request | Answer] = []
         self._pausing: asyncio.Task[None] | asyncio.Handle | None = None
         self._lingering = False
+        self._ending = False  # we close when the answer is sent
         self._eof = False
+        self._eof_at = 0.0
+        self._handing: Work | None = None  # its answer is on its way out, and too large to be sent at once
         self._prober: asyncio.TimerHandle | None = None
         self._read_paused = False
         self._write_paused = False
@@ -92,6 +99,7 @@ class HotProtocol(Reading):
         if work is not None:
             self._service.parked -= 1
             work.give_up()
+        self._handed(sent=exc is None and self._ending)
         if self._cycle is not None:
             self._cycle.client_gone()
         asking, self._pausing = self._pausing, None
@@ -106,6 +114,7 @@ class HotProtocol(Reading):
     def eof_received(self) -> bool:
         """The client will send nothing more, but may still read: stay open as long as it is owed an answer."""
         self._eof = True
+        self._eof_at = self._service.loop.time()
         if self._lingering or not (self._current or self._ahead or self._held):
             return False
         if self._current is not None:
@@ -143,9 +152,18 @@ class HotProtocol(Reading):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._handed(sent=True)
         if self._cycle is not None:
             self._cycle.flow.resume_writing()
         self._proceed()
+
+    def _handed(self, *, sent: bool) -> None:
+        """What became of a large answer."""
+        work, self._handing = self._handing, None
+        if work is not None and sent:
+            work.delivered()
+        elif work is not None:
+            work.undelivered()
 
     def _pause_reading(self) -> None:
         if not self._read_paused and not self._eof:
@@ -336,6 +354,9 @@ class HotProtocol(Reading):
         work, request = self._work, self._current
         if work is None or request is None or work.future is not future:
             return  # the client has left
+        if work.takes() and self._may_have_left():
+            self._service.loop.call_later(_DOUBTFUL, self._done, future)
+            return
         self._work = self._current = None
         self._service.parked -= 1
         shown = False
@@ -346,17 +367,22 @@ class HotProtocol(Reading):
             answer = answer_for(Stopping("the request was given up"))
         except Exception as error:
             answer = answer_for(error)
-        open_still = self._reply(request, answer)
+        self._reply(request, answer)
         if not shown:
             work.undelivered()
-        elif open_still:
-            work.delivered(self._transport.is_closing)
+        elif self._write_paused:
+            self._handing = work
         else:
             work.delivered()
         self._proceed()
 
-    def _reply(self, request: Request, answer: Answer) -> bool:
-        """True when the connection stays open."""
+    def _may_have_left(self) -> bool:
+        """Whether the client has closed, and it is not known yet that it still reads (see `_probe`)."""
+        if self._eof:
+            return self._service.loop.time() - self._eof_at < _DOUBTFUL
+        return has_closed(self._transport)
+
+    def _reply(self, request: Request, answer: Answer) -> None:
         service, transport = self._service, self._transport
         keep_alive = request.keep_alive and not service.draining
         service.answers[answer.status // 100] += 1
@@ -367,9 +393,8 @@ class HotProtocol(Reading):
         else:
             transport.writelines([start, answer.body])
         if not keep_alive:
-            self._deaf = True
+            self._deaf = self._ending = True
             transport.close()
-        return keep_alive
 
     def _ask_app(self, request: Request) -> None:
         service = self._service

@@ -1,8 +1,10 @@
-"""What the kernel is told about a client's connection: send at once, and notice a client that has gone silently."""
+"""What the kernel is told of a client's connection (send at once, notice a silent end), and what it is asked."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import socket
 import sys
 from typing import Protocol
@@ -31,6 +33,20 @@ def tune(sock: Tunable, limits: Limits) -> None:
     with contextlib.suppress(OSError):  # the client may already be gone, which reading will tell
         for level, option, value in _options(limits):
             sock.setsockopt(level, option, value)
+
+
+def has_closed(transport: asyncio.BaseTransport) -> bool:
+    """Whether the client has closed its end, or its sending half, also when the event loop has yet to notice it."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return False
+    try:
+        with socket.socket(fileno=os.dup(sock.fileno())) as copy:
+            return not copy.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:  # it was reset
+        return True
 
 
 def _options(limits: Limits) -> list[tuple[int, int, int]]:
