@@ -28,7 +28,8 @@ MAX_WEIGHT: Final = 8 * 1024 * 1024  # of the requests in a flush; a heavier one
 
 _CROWDED: Final = 2.0  # flushes that take so many times as long as they can are in each other's way
 _STUCK: Final = 0.1  # seconds, and
-_STUCK_TIMES: Final = 4.0  # so many times the usual, after which a flush is waited for no longer
+_STUCK_TIMES: Final = 4.0  # so many times the usual, after which a flush is waited for no longer,
+_LONGEST_STUCK: Final = 1.0  # seconds, and in any case after these
 _LEAST_PAUSE: Final = 0.001  # seconds after a look that found nothing to begin
 _GAP: Final = 6.0  # times the last flush: for so long the first one waits for the others
 _TOGETHER: Final = 10.0  # times the last flush: for so long its clients count as still there
@@ -176,7 +177,7 @@ class Batcher(Generic[R]):
             return self._gathering is None
         if self._usual <= self._least * _CROWDED:
             return True
-        limit = max(_STUCK, self._usual * _STUCK_TIMES)
+        limit = min(max(_STUCK, self._usual * _STUCK_TIMES), _LONGEST_STUCK)
         now = self._loop.time()
         return all(now - flight.begun > limit for flight in self._running)
 
@@ -237,7 +238,8 @@ class Batcher(Generic[R]):
         if self._budget is not None:
             self._budget.give(sum([request.weight for request in batch]))
         self._least = min(took, self._least * _FORGETTING)
-        self._usual += (took - self._usual) * 0.2 if self._usual else took
+        usual = min(took, _LONGEST_STUCK)  # one that waited for a lock says nothing about the next
+        self._usual += (usual - self._usual) * 0.2 if self._usual else usual
         self._running.discard(flight)
         stats.in_flight = len(self._running)
         if not self._gather or self._running:
