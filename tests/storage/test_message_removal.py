@@ -41,6 +41,14 @@ async def consistent(store: Store) -> bool:
 
 
 class TestDelete:
+    async def test_what_stands_behind_it_no_longer_waits_for_its_retry(self, store: Store) -> None:
+        await store.configure(QUEUE, retryDelay=3_600_000)
+        partition = await push_named(store, 1, 2)
+        assert await ack(store, await claim(store), 1, "failed")
+        assert numbers(await store.pop(QUEUE)) == []
+        await messages.delete(store.pool, partition, "t1")
+        assert numbers(await store.pop(QUEUE)) == [2]
+
     @pytest.mark.parametrize("gone", [1, 2, 3, 4, 5])
     async def test_its_neighbours_stay_as_they_are(self, store: Store, gone: int) -> None:
         items = [

@@ -151,6 +151,12 @@ begin
     update queen.partition_consumers c set last_lease_id = c.lease_id, last_lease_to = c.acked_seq, lapsed_lease_id = c.lease_id,
         lease_id = null, lease_to = null, lease_expires_at = null, ready_at = clock_timestamp()
         where c.partition_id = pid and c.lease_to = at_seq;
+    -- a cursor that waits to try this message again has nothing to wait for
+    update queen.partition_consumers c set retries = nullif(c.retries - at_seq::text, '{}'),
+        ready_at = case when c.lease_id is not null or exists (
+            select from jsonb_object_keys(c.retries) k where k::bigint > c.acked_seq and k::bigint < at_seq)
+            then c.ready_at else least(c.ready_at, clock_timestamp()) end
+        where c.partition_id = pid and c.retries ? at_seq::text;
 end $$;
 
 -- Lock a partition and its cursors, and find a message in it: NULL when there is no such partition or message.
