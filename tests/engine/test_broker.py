@@ -362,3 +362,37 @@ async def test_a_group_deleted_behind_our_back_is_registered_again(broker: Broke
     assert read(await broker.pop(ask(group="g", auto_ack=True))) == [1]
     await broker.store.pool.execute("select queen.delete_group_v1($1, $2, true)", "g", QUEUE)
     assert read(await broker.pop(ask(group="g"))) == [1]
+
+
+@pytest.mark.parametrize(("requests", "each", "limit", "stored"), [(3, 1, 2, 2), (10, 3, 10, 9), (4, 5, 4, 0)])
+async def test_a_full_queue_refuses_requests_and_not_the_flush(
+    broker: Broker, requests: int, each: int, limit: int, stored: int
+) -> None:
+    """Requests that arrive together share a flush, and each is told what became of its own messages."""
+    await broker.store.configure(QUEUE, maxSize=limit)
+    spread = [[entry(number, partition=f"p{index % 2}") for number in range(each)] for index in range(requests)]
+    verdicts = [receipt.verdicts() for receipt in await asyncio.gather(*[broker.push(items) for items in spread])]
+    assert sum(verdict.status == "queued" for one in verdicts for verdict in one) == stored
+    assert all(len({verdict.status for verdict in one}) == 1 for one in verdicts)
+    refused = [one[0].error for one in verdicts if one[0].status == "queue_full"]
+    assert len(refused) == requests - stored // each
+    assert all(f"maxSize is {limit}" in (error or "") and f"{each} given" in (error or "") for error in refused)
+    assert all(("never takes more" in (error or "")) == (each > limit) for error in refused)
+
+
+async def test_a_push_that_waits_for_a_lock_holds_up_no_other_partition(broker: Broker, database: str) -> None:
+    """Also not when a flush before it waited for a minute, which says nothing about how long flushes take."""
+    await push(broker, 1, partition="a")
+    await push(broker, 1, partition="b")
+    batcher = broker.pushes.batcher
+    batcher._usual, batcher._least = 60.0, 0.001
+    other = await asyncpg.connect(database)
+    async with other.transaction():
+        await other.execute("insert into queen.messages (queue, partition) values ($1, 'a')", QUEUE)
+        waiting = broker.push([entry(2, "a")])
+        await until(lambda: batcher.stats.in_flight == 1 and len(batcher) == 0)
+        async with asyncio.timeout(30):
+            await push(broker, 2, partition="b")
+        assert not waiting.done()
+    assert (await waiting).complete
+    await other.close()

@@ -95,7 +95,8 @@ class PushPlan:
         elif isinstance(known, QueueFull):
             # what our own first attempt has stored fills the queue too, and is not refused
             if not await self.drop_stored(db):
-                self._drop_queue(int(known.detail or 0), known)
+                largest, room = map(int, (error.hint or "0 0").split())  # type: ignore[attr-defined]
+                self._fit(int(known.detail or 0), largest, room)
         elif known is not None:
             raise known from error
         else:
@@ -135,11 +136,23 @@ class PushPlan:
         for segment in self.segments:
             segment.place = NOWHERE
 
-    def _drop_queue(self, queue_id: int, error: StorageError) -> None:
-        for segment in self.segments:
-            if segment.place.queue_id == queue_id:
-                full = {at: self._refused(segment, at, "queue_full", error.message) for at in segment.open()}
-                segment.settle(full)
+    def _fit(self, queue_id: int, largest: int, room: int) -> None:
+        """Leave out what does not fit into a full queue: requests, in the order of their arrival, each as a whole."""
+        for receipt in self.receipts:
+            wanted = [
+                (run.segment, [at for at in run.segment.open() if run.start <= at < run.start + run.length])
+                for run in receipt.runs
+                if run.segment.place.queue_id == queue_id
+            ]
+            given = sum(len(positions) for _, positions in wanted)
+            if given <= room:
+                room -= given
+                continue
+            for segment, positions in wanted:
+                error = f"queue {segment.queue} is full: maxSize is {largest}, room for {room} more, {given} given"
+                if given > largest:
+                    error += f"; it never takes more than {largest} at once"
+                segment.settle({at: self._refused(segment, at, "queue_full", error) for at in positions})
 
     @staticmethod
     def _refused(segment: Segment, position: int, status: Literal["queue_full", "failed"], error: str) -> Verdict:

@@ -85,7 +85,7 @@ begin
             perform queen.refuse_place(x.pid) from unnest(pids, tags) x (pid, tag)
                 left join queen.partition_lookup l on l.partition_id = x.pid where l.partition_id is null or l.tag <> x.tag limit 1;
             raise exception 'queue % is full: maxSize is %, room for % more, % given', want.name, want.max_size, greatest(room, 0), want.n
-                using errcode = 'QM002', detail = want.queue_id::text;
+                using errcode = 'QM002', detail = want.queue_id::text, hint = format('%s %s', want.max_size, greatest(room, 0));
         end if;
         update queen.queue_depth set bound = want.bound + want.n where queue_id = want.queue_id;
     end loop;
