@@ -92,9 +92,9 @@ class TestGranted:
         assert await producer.fetchval("select count(*) from orders") == 0
         assert (await store.pop(QUEUE)).messages() == []
         await producer.execute(TOGETHER)
-        assert await producer.fetchval("select id from orders") == 1001
+        assert await producer.fetchval("select id from orders") == 1002
         [message] = (await store.pop(QUEUE)).messages()
-        assert (message.transaction_id, message.seq) == ("order-1001", 1)
+        assert (message.transaction_id, message.seq) == ("order-1002", 1)
 
     async def test_a_reader_reads(self, store: Store, reader: asyncpg.Connection) -> None:
         await push(store, 1, 2)
