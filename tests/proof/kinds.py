@@ -82,13 +82,13 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("acks", verdicts=True, seeks=True),
-        Kind("exhausted", options={"retryLimit": 2}, groups=("alpha",), verdicts=True),
+        Kind("exhausted", options={"retryLimit": 0}, groups=("alpha",), verdicts=True),
         Kind("auto", groups=("alpha",), auto=True, leaves=False),
         Kind("leaving", groups=("alpha",), auto=True),
         Kind("ids", ids=True, verdicts=True),
         Kind("retention", options={"retentionEnabled": True, "completedRetentionSeconds": 1}, sweeps=True),
         Kind("deletion", deletes=True),
-        Kind("bounded", options={"maxSize": 40}, groups=("alpha",), bound=40),
+        Kind("bounded", options={"maxSize": 15}, groups=("alpha",), bound=15),
         Kind("delayed", options={"delayedProcessing": 1}, groups=("alpha",), delay=1.0),
         Kind("new", groups=()),
     )
