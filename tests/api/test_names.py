@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from queenmq.domain.options import OPTIONS
 from queenmq.http.errors import InvalidField
 from queenmq.http.limits import Limits
+from queenmq.http.parse import spelling
 from queenmq.http.parse.pushes import PushParser
-from queenmq.http.parse.spelling import _MOST, _REMEMBERED, Names
+from queenmq.http.parse.spelling import _REMEMBERED, MOST_UNKNOWN, Names, Shape
 from tests.api import client_names as sent
 from tests.api.serving import Api, Json, data
 
@@ -242,12 +243,80 @@ def test_only_what_is_one_letter_away_is_noticed(name: str) -> None:
         assert meant in near if near else meant is None
 
 
-def test_a_request_with_very_many_unknown_names_is_not_looked_at_to_its_end() -> None:
-    names = Names(("queue",))
-    assert names.check(f"x{n}" for n in range(10 * _MOST)) == _MOST
-    for start in range(0, 3 * _REMEMBERED, _MOST):
-        names.check(f"y{n}" for n in range(start, start + _MOST))
-    assert len(names._harmless) <= _REMEMBERED
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that were compared with known ones."""
+    asked: list[str] = []
+    meant = Names.meant
+
+    def counted(self: Names, name: str) -> str | None:
+        asked.append(name)
+        return meant(self, name)
+
+    monkeypatch.setattr(Names, "meant", counted)
+    return asked
+
+
+MANY = dict.fromkeys((f"x{n}" for n in range(10 * MOST_UNKNOWN)), 1)
+WITH_MANY = [
+    (PUSH, {"items": [ITEM], **MANY}),
+    (PUSH, {"items": [{**ITEM, **MANY}]}),
+    (PUSH, {"items": [{**ITEM, f"x{n}": 1} for n in range(MOST_UNKNOWN + 1)]}),
+    (ACKS, {**ACK, **MANY}),
+    (BATCH, {"acknowledgments": [{**ACK, **MANY}]}),
+    (TRANSACTION, {"operations": [{"type": "push", "items": [{**ITEM, **MANY}]}]}),
+    (TRANSACTION, {"operations": [{"type": "ack", **ACK, **MANY}]}),
+    (CONFIGURE, {"queue": "orders", **MANY}),
+    (CONFIGURE, {"queue": "orders", "options": MANY}),
+    (NOTIFY, {"queue": "orders", **MANY}),
+    (LEASE, {"seconds": 5, **MANY}),
+]
+
+
+class TestVeryManyNames:
+    """Names are cheap to send: a request with very many is refused, and not looked at to its end."""
+
+    @pytest.mark.parametrize(("path", "body"), WITH_MANY)
+    async def test_different_ones_are_refused(self, api: Api, compared: list[str], path: str, body: Json) -> None:
+        answer = await api.post(path, body)
+        assert answer.status_code == 400
+        assert answer.json()["error"] == f"the body has more than {MOST_UNKNOWN} different fields that are not known"
+        assert len(compared) <= MOST_UNKNOWN
+        assert await api.broker.store.pool.fetchval("select count(*) from queen.queues") == 0
+
+    async def test_of_a_query_too(self, api: Api, compared: list[str]) -> None:
+        query = "&".join(MANY)[:20_000]
+        for path in ("/api/v1/pop/queue/orders", "/api/v1/status/analytics"):
+            compared.clear()
+            answer = await api.http.get(f"{path}?{query}")
+            assert answer.status_code == 400
+            assert answer.json()["error"] == f"the query has more than {MOST_UNKNOWN} parameters that are not known"
+            assert len(compared) <= MOST_UNKNOWN
+
+    async def test_as_many_as_may_be_are_ignored(self, api: Api, compared: list[str]) -> None:
+        others = dict.fromkeys((f"y{n}" for n in range(MOST_UNKNOWN)), 1)
+        assert (await api.post(PUSH, {"items": [{**ITEM, **others}, {**ITEM, **others}]})).status_code == 201
+        assert len(compared) == MOST_UNKNOWN
+
+    def test_the_same_ones_in_many_objects_are_refused_at_a_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spelling, "MOST_FIELDS", 40)
+        parse = PushParser(Limits())
+        parse(msgspec.json.encode({"items": [{"queue": "q", "x": 1}] * 19}))  # 39 with items
+        with pytest.raises(InvalidField, match="more than 40 fields in all"):
+            parse(msgspec.json.encode({"items": [{"queue": "q", "x": 1}] * 20}))
+
+    def test_no_more_of_the_body_is_decoded(self) -> None:
+        names = ",".join(f'"x{n}":1' for n in range(MOST_UNKNOWN + 1))
+        with pytest.raises(InvalidField, match="different fields"):
+            Shape(Names(("queue",))).check(b'{"queue":"q",%b,this is not JSON' % names.encode())
+
+    def test_those_that_are_remembered_are_few_and_short(self) -> None:
+        names = Names(("queue",))
+        for start in range(0, 3 * _REMEMBERED, MOST_UNKNOWN):
+            names.check(f"y{n}" for n in range(start, start + MOST_UNKNOWN))
+        names.check(["z" * 1000])
+        assert len(names._harmless) <= _REMEMBERED
+        assert max(map(len, names._harmless)) < 1000
 
 
 def test_too_many_items_are_refused_before_their_names_are_looked_at() -> None:

@@ -71,12 +71,12 @@ class TransactionBody(msgspec.Struct, forbid_unknown_fields=True, gc=False, rena
 
 
 class ConfigureBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The options stay as they were sent: those that are not known may be anything."""
+    """The options stay as they were sent: they are decoded elsewhere."""
 
     queue: str | None = None
     namespace: str | None = None
     task: str | None = None
-    options: dict[str, msgspec.Raw] | None = None
+    options: msgspec.Raw = NULL
 
 
 class NotifyBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):

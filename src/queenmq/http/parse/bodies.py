@@ -85,7 +85,7 @@ def explain(error: Exception, body: bytes, phrases: Mapping[str, str], max_depth
         field = field_deeper_than(body, _VERY_DEEP)
         return InvalidField(f"{field or 'the body'} must be JSON nested at most {max_depth} deep", field=field)
     if isinstance(error, msgspec.ValidationError):
-        return _invalid(str(error), phrases)
+        return invalid(str(error), phrases)
     return _unreadable(error, body)
 
 
@@ -112,7 +112,8 @@ def missing(field: str, phrases: Mapping[str, str]) -> InvalidField:
     return InvalidField(f"{phrase}: {field} is missing" if "[" in field else phrase, field=field)
 
 
-def _invalid(text: str, phrases: Mapping[str, str]) -> InvalidField:
+def invalid(text: str, phrases: Mapping[str, str]) -> InvalidField:
+    """What to answer when this is the decoder's complaint of something that does not fit."""
     found = _MISSING.search(text)
     if found:
         return missing(f"{found[2]}.{found[1]}" if found[2] else found[1], phrases)

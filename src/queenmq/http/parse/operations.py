@@ -27,7 +27,7 @@ from ...wire.requests import (
 from ..errors import InvalidField
 from ..limits import Limits
 from .acks import check_acks
-from .bodies import Decoder, missing
+from .bodies import Decoder, invalid, missing
 from .pushes import ITEM_SHAPE, PushParser, take_data
 from .pushes import PHRASES as PUSH_PHRASES
 from .spelling import Names, Shape
@@ -47,7 +47,8 @@ _NOTIFY: Final = _CONFIGURE
 _LEASE: Final = {"seconds": f"seconds must be an integer from 1 to {MAX_EXTENSION}"}
 
 _OPERATION: Final = Shape(Names.of(OperationEntry), {"items": ITEM_SHAPE})
-_OPTIONS: Final = Names(option.name for option in OPTIONS)
+_OPTIONS: Final = Shape(Names(option.name for option in OPTIONS))
+_ABSENT: Final = msgspec.Raw(b"")
 
 _transaction: Final = Decoder(
     TransactionBody, AnyTransactionBody, Shape(Names.of(TransactionBody), {"operations": _OPERATION}), _TRANSACTION
@@ -55,6 +56,9 @@ _transaction: Final = Decoder(
 _configure: Final = Decoder(ConfigureBody, AnyConfigureBody, Shape(Names.of(ConfigureBody)), _CONFIGURE)
 _lease: Final = Decoder(LeaseBody, AnyLeaseBody, Shape(Names.of(LeaseBody)), _LEASE)
 _notify: Final = Decoder(NotifyBody, AnyNotifyBody, Shape(Names.of(NotifyBody)), _NOTIFY)
+_sent_options: Final = msgspec.json.Decoder(
+    msgspec.defstruct("SentOptions", [(option.name, msgspec.Raw, _ABSENT) for option in OPTIONS])
+).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +121,19 @@ def parse_configure(body: bytes, limits: Limits) -> Configuration:
     ):
         if value is not None:
             check_name(field, value, empty=empty, longest=limits.max_name_length)
-    return Configuration(decoded.queue, decoded.namespace, decoded.task, _options(decoded.options or {}))
+    return Configuration(decoded.queue, decoded.namespace, decoded.task, _options(decoded.options))
 
 
-def _options(given: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+def _options(given: msgspec.Raw) -> dict[str, Any]:
     """The values of the options that are known. One that cannot be a value goes on as text, which no option takes."""
+    if bytes(given) == b"null":
+        return {}
+    try:
+        sent = msgspec.structs.asdict(_sent_options(given))
+    except msgspec.ValidationError as error:
+        raise invalid(f"{error} - at `$.options`", _CONFIGURE) from None
     _OPTIONS.check(given, "options.")
-    sent = {option.name: bytes(given[option.name]) for option in OPTIONS if option.name in given}
-    return {name: _scalar(raw) for name, raw in sent.items()}
+    return {name: _scalar(raw) for name, value in sent.items() if (raw := bytes(value))}
 
 
 def _scalar(raw: bytes) -> Any:

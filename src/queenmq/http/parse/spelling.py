@@ -4,11 +4,14 @@ Ignoring is how clients of other versions are served. But `partiton` or `consume
 unnoticed: the message would go elsewhere. So a name that differs from a known one only in case, in underscores or by
 one letter (one too many, one missing, another one, or two that changed places) is refused, with the name that was
 meant. Of names shorter than four letters, which one letter makes another word, only case is compared.
+
+The names of a body are looked at while it is decoded, and decoding ends at a limit: a body of some megabytes has room
+for millions of names, and objects made of them would hold up the requests of all other clients for seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -16,13 +19,13 @@ import msgspec
 
 from ..errors import InvalidField
 
+MOST_UNKNOWN: Final = 1_000
+"""Different names that are not known in one request. Each is compared with the known ones."""
+MOST_FIELDS: Final = 1_000_000
+"""Fields in all objects of a request that has some that are not known: a dozen in each of as many items as can be."""
+
 _SHORT: Final = 4
 _REMEMBERED: Final = 4096
-_MOST: Final = 1000
-"""Names compared for one request: one that has more of them that are not known was not misspelt."""
-
-_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_objects: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
 class Names:
@@ -44,27 +47,29 @@ class Names:
     def of(cls, struct: type[msgspec.Struct]) -> Names:
         return cls(field.encode_name for field in msgspec.structs.fields(struct))
 
-    def check(self, names: Iterable[str], where: str = "", most: int = _MOST) -> int:
-        """Raises InvalidField for a name that is misspelt; the answer is how many were compared."""
-        compared = 0
+    def check(self, names: Iterable[str]) -> None:
+        """Raises InvalidField for a parameter of a query that is misspelt, or when very many are not known."""
+        unknown = 0
         for name in names:
-            if name in self.known or name in self._harmless:
-                continue
-            if compared >= most:
-                break
-            compared += 1
-            if (meant := self.meant(name)) is not None:
-                field = where + name
-                raise InvalidField(f"{field} is not known; did you mean {meant}?", field=field)
-            if len(self._harmless) >= _REMEMBERED:
-                self._harmless.clear()
-            self._harmless.add(name)
-        return compared
+            if name not in self.known:
+                unknown += 1
+                if unknown > MOST_UNKNOWN:
+                    raise InvalidField(f"the query has more than {MOST_UNKNOWN} parameters that are not known")
+                self.check_unknown(name)
+
+    def check_unknown(self, name: str, where: str = "") -> None:
+        """Raises InvalidField if this name, which is not known, is misspelt."""
+        if len(name) > 2 * self._longest or name in self._harmless:
+            return
+        if (meant := self.meant(name)) is not None:
+            field = where + name
+            raise InvalidField(f"{field} is not known; did you mean {meant}?", field=field)
+        if len(self._harmless) >= _REMEMBERED:
+            self._harmless.clear()
+        self._harmless.add(name)
 
     def meant(self, name: str) -> str | None:
-        """The known name that this one, which is not known, looks like."""
-        if len(name) > 2 * self._longest:
-            return None
+        """The known name that this one, which is not known and not long, looks like."""
         folded = _folded(name)
         if folded in self._folded:
             return self._folded[folded]
@@ -75,27 +80,74 @@ class Names:
         return self._folded[found[0]] if found else None
 
 
+class _Key(str):
+    """A name in an object: of this type, so that the decoder hands every name to a function."""
+
+    __slots__ = ()
+
+
+_OTHER: Final = _Key()
+_Fields = dict[_Key, msgspec.Raw]
+_values: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
 class Shape:
     """The names of an object, and of the objects in its arrays."""
 
     def __init__(self, names: Names, arrays: Mapping[str, Shape] | None = None) -> None:
-        self._names = names
-        self._arrays = arrays or {}
+        self.names: Final = names
+        self.arrays: Final = {_Key(name): shape for name, shape in (arrays or {}).items()}
+        self.keys: Final = {str(name): _OTHER for name in names.known} | {str(key): key for key in self.arrays}
 
-    def check(self, body: bytes) -> None:
-        """Raises InvalidField for the first name that is misspelt. What cannot be decoded is not looked at."""
+    def check(self, body: bytes | msgspec.Raw, where: str = "") -> None:
+        """Raises InvalidField for the first name that is misspelt, or when very many are not known. What cannot be
+        decoded is not looked at."""
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._check(_object(body), "", _MOST)
+            _Check().object(self, body, where)
 
-    def _check(self, fields: Mapping[str, msgspec.Raw], where: str, most: int) -> int:
-        compared = 0
-        if not self._names.known.issuperset(fields):
-            compared = self._names.check(fields, where, most)
-        for name, inner in self._arrays.items():
-            if bytes(fields.get(name, b""))[:1] == b"[":
-                for index, each in enumerate(_objects(fields[name])):
-                    compared += inner._check(each, f"{where}{name}[{index}].", most - compared)
-        return compared
+
+class _Check:
+    """What was seen of one request. Of its objects nothing is kept but the arrays that are to be looked into."""
+
+    def __init__(self) -> None:
+        self._where = ""
+        self._fields = 0
+        self._unknown = 0
+        self._decoders: dict[Shape, Callable[[bytes | msgspec.Raw], _Fields]] = {}
+
+    def object(self, shape: Shape, text: bytes | msgspec.Raw, where: str) -> None:
+        self._where = where
+        decode = self._decoders.get(shape)
+        if decode is None:
+            decode = msgspec.json.Decoder(_Fields, dec_hook=self._look(shape)).decode
+            self._decoders[shape] = decode
+        fields = decode(text)
+        for name, inner in shape.arrays.items():
+            array = fields.get(name)
+            if array is not None and bytes(array)[:1] == b"[":
+                for index, each in enumerate(_values(array)):
+                    self.object(inner, each, f"{where}{name}[{index}].")
+
+    def _look(self, shape: Shape) -> Callable[[type, str], _Key]:
+        """What the decoder calls for every name of such an object."""
+        keys = dict(shape.keys)
+
+        def look(_: type, name: str) -> _Key:
+            self._fields += 1
+            if self._fields > MOST_FIELDS:
+                raise InvalidField(f"the body has fields that are not known, and more than {MOST_FIELDS} fields in all")
+            if name not in keys:
+                self._count_unknown()
+                shape.names.check_unknown(name, self._where)
+                keys[name] = _OTHER
+            return keys[name]
+
+        return look
+
+    def _count_unknown(self) -> None:
+        self._unknown += 1
+        if self._unknown > MOST_UNKNOWN:
+            raise InvalidField(f"the body has more than {MOST_UNKNOWN} different fields that are not known")
 
 
 def _folded(name: str) -> str:
