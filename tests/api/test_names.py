@@ -34,6 +34,7 @@ MISSPELT = [
     (PUSH, {"items": [{**ITEM, "transaction_id": "x"}]}, "items[0].transaction_id", "transactionId"),
     (PUSH, {"items": [{"queue": "orders", "paylaod": 1}]}, "items[0].paylaod", "payload"),
     (PUSH, {"items": [{"queue": "orders", "Data": 1}]}, "items[0].Data", "data"),
+    (PUSH, {"items": [{"queue": "orders", "dat": 1}]}, "items[0].dat", "data"),
     (ACKS, {**ACK, "consumergroup": "g"}, "consumergroup", "consumerGroup"),
     (ACKS, {**ACK, "leaseID": "l"}, "leaseID", "leaseId"),
     (BATCH, {"acknowledgments": [ACK], "consumerGroups": "g"}, "consumerGroups", "consumerGroup"),
@@ -58,6 +59,7 @@ MISSPELT = [
     (CONFIGURE, {"queue": "orders", "options": {"retrylimit": 1}}, "options.retrylimit", "retryLimit"),
     (CONFIGURE, {"queue": "orders", "options": {"lease_time": 1}}, "options.lease_time", "leaseTime"),
     (CONFIGURE, {"queue": "orders", "options": {"TTL": 1}}, "options.TTL", "ttl"),
+    (CONFIGURE, {"queue": "orders", "options": {"ttls": 1}}, "options.ttls", "ttl"),
     (NOTIFY, {"queue": "orders", "partitions": "p"}, "partitions", "partition"),
     (LEASE, {"second": 5}, "second", "seconds"),
 ]
@@ -80,6 +82,7 @@ async def test_a_field_that_is_misspelt_is_refused(api: Api, path: str, body: Js
         ("/api/v1/pop/queue/orders?batch=2&autoack=true", "autoack", "autoAck"),
         ("/api/v1/pop/queue/orders?subscription%5Fmode=new", "subscription_mode", "subscriptionMode"),
         ("/api/v1/pop/queue/orders/partition/p?timout=5", "timout", "timeout"),
+        ("/api/v1/pop/queue/orders?wai=true", "wai", "wait"),
         ("/api/v1/pop?namspace=x", "namspace", "namespace"),
         ("/api/v1/status/analytics?intervall=hour", "intervall", "interval"),
         ("/api/v1/status/analytics?To=2024-01-01", "To", "to"),
@@ -210,8 +213,8 @@ OPTION_NAMES = Names(option.name for option in OPTIONS)
 
 @pytest.mark.parametrize("name", [option.name for option in OPTIONS])
 def test_every_misspelling_by_one_letter_or_case_is_noticed(name: str) -> None:
-    short = len(name) < 4
-    for misspelt in ({name.upper(), name.capitalize()} if short else edits(name)) - OPTION_NAMES.known:
+    misspellings = {each for each in edits(name) if max(len(each), len(name)) >= 4} | {name.upper(), name.capitalize()}
+    for misspelt in misspellings - OPTION_NAMES.known:
         meant = OPTION_NAMES.meant(misspelt)
         assert meant is not None, misspelt
         assert meant == name or misspelt.lower() in {each.lower() for each in edits(meant)}
@@ -233,10 +236,10 @@ def distance(one: str, other: str) -> int:
 
 @given(st.text("abcd_A", min_size=1, max_size=8))
 def test_only_what_is_one_letter_away_is_noticed(name: str) -> None:
-    names = Names(("abcd", "abba", "cabAB", "ab"))
+    names = Names(("abcd", "abba", "cabAB", "ab", "bca"))
     folded = name.replace("_", "").lower()
     near = {each for each in names.known if folded == each.lower()} or {
-        each for each in names.known if len(each) > 3 and len(folded) > 3 and distance(folded, each.lower()) == 1
+        each for each in names.known if max(len(each), len(folded)) > 3 and distance(folded, each.lower()) == 1
     }
     if name not in names.known:
         meant = names.meant(name)

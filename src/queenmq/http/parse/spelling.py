@@ -3,7 +3,7 @@
 Ignoring is how clients of other versions are served. But `partiton` or `consumergroup` is a mistake that would go
 unnoticed: the message would go elsewhere. So a name that differs from a known one only in case, in underscores or by
 one letter (one too many, one missing, another one, or two that changed places) is refused, with the name that was
-meant. Of names shorter than four letters, which one letter makes another word, only case is compared.
+meant. Where both names are shorter than four letters, which one letter makes another word, only case is compared.
 
 The names of a body are looked at while it is decoded, and decoding ends at a limit: a body of some megabytes has room
 for millions of names, and objects made of them would hold up the requests of all other clients for seconds.
@@ -73,10 +73,12 @@ class Names:
         folded = _folded(name)
         if folded in self._folded:
             return self._folded[folded]
-        if not _SHORT <= len(folded) <= self._longest:
+        if not _SHORT - 1 <= len(folded) <= self._longest:
             return None
         alike = {each for text in (folded, *_without_one(folded)) for each in self._shortened.get(text, ())}
-        found = sorted(each for each in alike if len(each) >= _SHORT and _one_letter_apart(folded, each))
+        found = sorted(
+            each for each in alike if max(len(each), len(folded)) >= _SHORT and _one_letter_apart(folded, each)
+        )
         return self._folded[found[0]] if found else None
 
 
