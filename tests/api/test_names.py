@@ -96,6 +96,16 @@ async def test_a_parameter_that_is_misspelt_is_refused(api: Api, path: str, name
     assert len(await api.take("orders")) == 1
 
 
+@pytest.mark.parametrize("path", ["/api/v1/pop/queue/orders", "/api/v1/pop/queue/orders/partition/p7"])
+async def test_a_partition_as_a_parameter_is_refused(api: Api, path: str) -> None:
+    await api.push("orders", 1)
+    answer = await api.http.get(f"{path}?partition=p7")
+    assert (answer.status_code, answer.json()["field"]) == (400, "partition")
+    place = "/api/v1/pop/queue/<queue>/partition/<partition>"
+    assert answer.json()["error"] == f"partition is not a parameter but part of the path: {place}"
+    assert len(await api.take("orders")) == 1
+
+
 IGNORED = {"id": 1, "createdAt": "2024", "producerSub": None, "x": [1, {"partiton": 2}], "a": 1, "retryCount": 0}
 
 

@@ -235,10 +235,20 @@ async def test_a_new_group_can_start_with_the_next_message(api: Api, mode: str) 
     assert data(await api.take("orders", batch=5, consumerGroup="g", subscriptionMode=mode)) == ["after"]
 
 
-async def test_other_modes_start_at_the_beginning(api: Api) -> None:
+async def test_a_new_group_can_start_at_the_beginning(api: Api) -> None:
     await api.push("orders", "before")
-    for mode in ("all", "from_beginning", "", "NEWEST"):
+    for mode in ("all", "from_beginning", ""):
         assert data(await api.take("orders", consumerGroup=f"g{mode}", subscriptionMode=mode)) == ["before"]
+
+
+@pytest.mark.parametrize("mode", ["latest", "neu", "NEW", "NEWEST", " "])
+async def test_a_mode_that_is_not_known_is_refused(api: Api, mode: str) -> None:
+    await api.push("orders", "before")
+    answer = await api.pop("orders", consumerGroup="g", subscriptionMode=mode)
+    assert (answer.status_code, answer.json()["field"]) == (400, "subscriptionMode")
+    allowed = "all, from_beginning, new or new-only"
+    assert answer.json()["error"] == f"subscriptionMode must be {allowed}, not '{mode}'"
+    assert await api.broker.store.pool.fetchval("select count(*) from queen.consumer_groups_metadata") == 0
 
 
 async def test_the_servers_default_mode_counts_when_none_is_sent(database: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -35,6 +36,12 @@ _NAMES: Final = Names(
         "wait",
     )
 )
+_MODES: Final[Mapping[str, Literal["all", "new"]]] = {
+    "all": "all",
+    "from_beginning": "all",
+    "new": "new",
+    "new-only": "new",
+}
 _REMEMBERED: Final = 4096
 _REMEMBERED_LENGTH: Final = 2048
 _LOST_PLUS: Final = re.compile(r" (?=\d\d:?\d\d$)")
@@ -96,7 +103,7 @@ class PopParser:
     def _parse(self, path: str, query: Query) -> PopAddress:
         limits = self._limits
         queue, partition = self._names(path)
-        _NAMES.check(query.names)
+        _check_parameters(query.names)
         namespace, task = (None, None) if queue is not None else self._scope(query)
         if query.flag("conflation"):
             raise InvalidField("conflation is not supported by this server", field="conflation")
@@ -151,7 +158,16 @@ class PopParser:
         mode = query.text("subscriptionMode")
         if not mode:
             return self._limits.default_subscription_mode
-        return "new" if mode in ("new", "new-only") else "all"
+        if mode not in _MODES:
+            raise InvalidValue("subscriptionMode", mode, "all, from_beginning, new or new-only")
+        return _MODES[mode]
+
+
+def _check_parameters(names: list[str]) -> None:
+    if "partition" in names:
+        place = "/api/v1/pop/queue/<queue>/partition/<partition>"
+        raise InvalidField(f"partition is not a parameter but part of the path: {place}", field="partition")
+    _NAMES.check(names)
 
 
 def _start(query: Query) -> datetime | Literal["now"] | None:
