@@ -96,6 +96,21 @@ async def test_a_parameter_that_is_misspelt_is_refused(api: Api, path: str, name
     assert len(await api.take("orders")) == 1
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PUSH, b'{"items":[{"queue":"orders","x":1,"\xff":1,"partiton":"p"}]}'),
+        (CONFIGURE, b'{"queue":"orders","options":{"leaseTime\xff":1}}'),
+        (ACKS, b'{"transactionId":"t","partitionId":"p","x":1,"leaseId\xff":""}'),
+    ],
+)
+async def test_a_name_that_is_not_unicode_is_refused(api: Api, path: str, body: bytes) -> None:
+    answer = await api.send(path, body)
+    assert answer.status_code == 400, answer.text
+    assert "the byte 0xff is not UTF-8" in answer.json()["error"]
+    assert await api.broker.store.pool.fetchval("select count(*) from queen.queues") == 0
+
+
 @pytest.mark.parametrize("path", ["/api/v1/pop/queue/orders", "/api/v1/pop/queue/orders/partition/p7"])
 async def test_a_partition_as_a_parameter_is_refused(api: Api, path: str) -> None:
     await api.push("orders", 1)

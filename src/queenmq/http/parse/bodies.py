@@ -71,12 +71,15 @@ class Decoder(Generic[Body]):
             return self._any_names(body), True
         except UNDECODABLE as second:
             if len(body) <= _SPELT:  # what is missing may be there under a name that was misspelt
-                self._shape.check(body)
+                self.check_names(body)
             raise explain(second, body, self._phrases, max_depth) from None
 
     def check_names(self, body: bytes) -> None:
-        """Raises InvalidField for a name that was misspelt."""
-        self._shape.check(body)
+        """Raises InvalidField for a name that was misspelt, or what is to be answered to one that is not Unicode."""
+        try:
+            self._shape.check(body)
+        except UnicodeDecodeError as error:
+            raise explain(error, body, self._phrases, MAX_DEPTH) from None
 
 
 def explain(error: Exception, body: bytes, phrases: Mapping[str, str], max_depth: int) -> InvalidField | InvalidJson:

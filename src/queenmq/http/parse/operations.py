@@ -53,7 +53,9 @@ _ABSENT: Final = msgspec.Raw(b"")
 _transaction: Final = Decoder(
     TransactionBody, AnyTransactionBody, Shape(Names.of(TransactionBody), {"operations": _OPERATION}), _TRANSACTION
 )
-_configure: Final = Decoder(ConfigureBody, AnyConfigureBody, Shape(Names.of(ConfigureBody)), _CONFIGURE)
+_configure: Final = Decoder(
+    ConfigureBody, AnyConfigureBody, Shape(Names.of(ConfigureBody), {"options": _OPTIONS}), _CONFIGURE
+)
 _lease: Final = Decoder(LeaseBody, AnyLeaseBody, Shape(Names.of(LeaseBody)), _LEASE)
 _notify: Final = Decoder(NotifyBody, AnyNotifyBody, Shape(Names.of(NotifyBody)), _NOTIFY)
 _sent_options: Final = msgspec.json.Decoder(
@@ -110,7 +112,7 @@ def _size(body: TransactionBody) -> int:
 
 def parse_configure(body: bytes, limits: Limits) -> Configuration:
     decoded, has_others = _configure(body, limits.max_json_depth)
-    if has_others:
+    if has_others or bytes(decoded.options) != b"null":
         _configure.check_names(body)
     if not decoded.queue:
         raise missing("queue", _CONFIGURE)
@@ -132,7 +134,6 @@ def _options(given: msgspec.Raw) -> dict[str, Any]:
         sent = msgspec.structs.asdict(_sent_options(given))
     except msgspec.ValidationError as error:
         raise invalid(f"{error} - at `$.options`", _CONFIGURE) from None
-    _OPTIONS.check(given, "options.")
     return {name: _scalar(raw) for name, value in sent.items() if (raw := bytes(value))}
 
 

@@ -89,27 +89,28 @@ class _Key(str):
 
 
 _OTHER: Final = _Key()
+_NOTHING: Final = msgspec.Raw(b"")
 _Fields = dict[_Key, msgspec.Raw]
 _values: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Shape:
-    """The names of an object, and of the objects in its arrays."""
+    """The names of an object, and of the objects that stand in its fields, alone or in an array."""
 
-    def __init__(self, names: Names, arrays: Mapping[str, Shape] | None = None) -> None:
+    def __init__(self, names: Names, inner: Mapping[str, Shape] | None = None) -> None:
         self.names: Final = names
-        self.arrays: Final = {_Key(name): shape for name, shape in (arrays or {}).items()}
-        self.keys: Final = {str(name): _OTHER for name in names.known} | {str(key): key for key in self.arrays}
+        self.inner: Final = {_Key(name): shape for name, shape in (inner or {}).items()}
+        self.keys: Final = {str(name): _OTHER for name in names.known} | {str(key): key for key in self.inner}
 
-    def check(self, body: bytes | msgspec.Raw, where: str = "") -> None:
-        """Raises InvalidField for the first name that is misspelt, or when very many are not known. What cannot be
-        decoded is not looked at."""
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            _Check().object(self, body, where)
+    def check(self, body: bytes) -> None:
+        """Raises InvalidField for the first name that is misspelt, or when very many are not known, and
+        UnicodeDecodeError for one that is not Unicode. What cannot be decoded otherwise is not looked at."""
+        with suppress(msgspec.DecodeError, RecursionError):
+            _Check().object(self, body, "")
 
 
 class _Check:
-    """What was seen of one request. Of its objects nothing is kept but the arrays that are to be looked into."""
+    """What was seen of one request. Of its objects nothing is kept but the fields that are to be looked into."""
 
     def __init__(self) -> None:
         self._where = ""
@@ -124,10 +125,13 @@ class _Check:
             decode = msgspec.json.Decoder(_Fields, dec_hook=self._look(shape)).decode
             self._decoders[shape] = decode
         fields = decode(text)
-        for name, inner in shape.arrays.items():
-            array = fields.get(name)
-            if array is not None and bytes(array)[:1] == b"[":
-                for index, each in enumerate(_values(array)):
+        for name, inner in shape.inner.items():
+            value = fields.get(name, _NOTHING)
+            first = bytes(memoryview(value)[:1])
+            if first == b"{":
+                self.object(inner, value, f"{where}{name}.")
+            elif first == b"[":
+                for index, each in enumerate(_values(value)):
                     self.object(inner, each, f"{where}{name}[{index}].")
 
     def _look(self, shape: Shape) -> Callable[[type, str], _Key]:
