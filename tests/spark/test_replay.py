@@ -123,6 +123,25 @@ def test_what_is_replayed_can_be_chosen(spark: SparkSession, database: str, stor
     assert sorted(row[2] for row in stored(store, "all")) == ["1", "1", "2", "3", "4"]
 
 
+def test_messages_that_return_to_their_own_queue_among_others_are_not_added_again(
+    spark: SparkSession, database: str, store: Blocking, tmp_path: Path
+) -> None:
+    """Both queues have a t1 and a message without an id of its client; those of the other queue are added, once."""
+    for queue, numbers in (("two-a", (1, 2)), ("two-b", (1,))):
+        store.push(*items(queue, *numbers), PushItem(queue, b'"plain"', "p"))
+    fill(spark, database, tmp_path)
+    before, ids = stored(store, "two-a"), "select id::text from queen.messages where queue = 'two-b' order by seq"
+    poured = [row["id"] for row in store.run(store.store.pool.fetch(ids))]
+    for _ in range(2):
+        assert replay(spark, lake=tmp_path, queue="two-a,two-b", to="two-a", database_url=database).rows == 5
+        after = stored(store, "two-a")
+        assert after[:3] == before
+        assert after[3:] == [("p", poured[0], "1"), ("p", poured[1], '"plain"')]
+    # By request every message has its message id, also where it is known under another.
+    replay(spark, lake=tmp_path, queue="two-a", ids="message", database_url=database)
+    assert [row[2] for row in stored(store, "two-a")[5:]] == ["1", "2"]
+
+
 def test_encrypted_messages_are_replayed_without_the_key_and_over_http_with_it(
     spark: SparkSession, database: str, store: Blocking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,9 @@
 
 A message keeps its transaction id, so the queue recognises what it has seen: running a replay twice adds nothing, nor
 does a replay of what is still stored. Where several queues are poured into one, ids of different queues could meet;
-there the message's own id, which is unique, takes that place. Encrypted payloads stay encrypted on the way to
-PostgreSQL; a server encrypts by itself, so they are decrypted for it, in memory, behind the last shuffle.
+there the message's own id, which is unique, takes that place, except for messages that return to their own queue: it
+knows them by their transaction ids. Encrypted payloads stay encrypted on the way to PostgreSQL; a server encrypts by
+itself, so they are decrypted for it, in memory, behind the last shuffle.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from ..options import WriteOptions
 
 Ids = Literal["transaction", "message"]
+Used = Literal[Ids, "poured"]
+"""`poured`: the message id for messages of other queues than the target."""
 _OVER_HTTP: Final = ("queue", "partition", "transaction_id", "trace_id", "payload")
 _STRAIGHT: Final = (*_OVER_HTTP, "producer_sub", "encrypted")
 
@@ -68,7 +71,8 @@ def replay(
     url: str | None = None,
     events: Events | None = None,
 ) -> Outcome:
-    """Push what was created in [since, until); `where` is an SQL condition on the columns of the lake."""
+    """Push what was created in [since, until); `where` is an SQL condition on the columns of the lake. `ids="message"`
+    adds messages to their own queue again that are still there under another transaction id."""
     named = {"url": url, "databaseUrl": database_url}
     given = {name: value for name, value in named.items() if value is not None}
     options = write_options(given)
@@ -86,13 +90,16 @@ def replay(
     return Outcome(count, (f"{count:,} messages replayed into {to or 'their own queues'}",))
 
 
-def prepared(messages: DataFrame, to: str | None, ids: Ids, *, over_http: bool) -> DataFrame:
+def prepared(messages: DataFrame, to: str | None, ids: Used, *, over_http: bool) -> DataFrame:
     """The rows to write: a partition's messages in one task, in order. Times never go back in a partition; they come
     first, because one that was deleted and made again counts from 1 again."""
     spread = messages.repartition("queue", "partition")
     ordered = spread.sortWithinPartitions("queue", "partition", "created_at", "partition_id", "seq")
     if ids == "message":
         ordered = ordered.withColumn("transaction_id", F.col("message_id"))
+    elif ids == "poured":
+        own = F.when(F.col("queue") == F.lit(to), F.col("transaction_id"))
+        ordered = ordered.withColumn("transaction_id", own.otherwise(F.col("message_id")))
     if to is not None:
         ordered = ordered.withColumn("queue", F.lit(to))
     if not over_http:
@@ -137,8 +144,8 @@ def _check(chosen: Sequence[DataFile], to: str | None, options: WriteOptions) ->
         raise PipelineError(_NO_KEY)
 
 
-def _ids(chosen: Sequence[DataFile], to: str | None) -> Ids:
-    return "message" if to is not None and len({file.queue for file in chosen}) > 1 else "transaction"
+def _ids(chosen: Sequence[DataFile], to: str | None) -> Used:
+    return "poured" if to is not None and len({file.queue for file in chosen}) > 1 else "transaction"
 
 
 def _wanted(
