@@ -26,6 +26,15 @@ def test_a_source_that_delivers_fewer_rows_than_messages_is_counted_by_messages(
     assert [each.rows_per_second for each in events.seen] == [1000.0, 500.0]
 
 
+def test_a_sink_that_stores_fewer_messages_than_were_passed_is_counted_by_what_it_stores() -> None:
+    """An idle query reports under the number of the batch that will come, and has stored nothing of it."""
+    events = Quiet()
+    stored = {0: 15, 1: 0, 2: 5}
+    query = FakeQuery(batch(0, 25, 25), batch(1, 10, 35), idle, batch(2, 5, 40, delivered=1), end)
+    assert follow(query, events, written=stored.pop).rows == 20
+    assert [(each.rows, each.rows_per_second) for each in events.seen] == [(15, 15.0), (15, 0.0), (15, 0.0), (20, 5.0)]
+
+
 def test_several_batches_between_two_looks_are_all_told() -> None:
     committed: list[int] = []
 

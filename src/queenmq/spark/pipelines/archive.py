@@ -100,7 +100,7 @@ def archive(
     archiving = _Archiving(spark, files, place, holding, compaction or Limits())
     archiving.prepare()
     query = _started(spark, options, archiving, once, trigger_seconds)
-    outcome = follow(query, events or Quiet(), archiving.committed)
+    outcome = follow(query, events or Quiet(), archiving.committed, archiving.written)
     return Outcome(outcome.rows, (f"the lake is {files.uri()}", *archiving.left_out()), outcome.status)
 
 
@@ -183,6 +183,8 @@ class _Archiving:
     limits: Limits
     writer: Writer | None = field(default=None, init=False)
     lost: list[Lost] = field(default_factory=list, init=False)
+    rows: dict[int, int] = field(default_factory=dict, init=False)
+    """Of each batch that is in the lake and was not told yet."""
 
     def prepare(self) -> None:
         """Before the first read: hold the queues, and do what a run before this one may have died over."""
@@ -209,12 +211,16 @@ class _Archiving:
         if added is not None:
             self.lost += lost
         if added:
+            self.rows[batch] = sum(file.rows for file in added)
             queues = sorted({file.queue for file in added})
             self._compactor().step(self.spark, self.limits, queues, self.writer.log)
 
     def committed(self, offset: dict[str, Any]) -> None:
         if self.writer is not None:  # else this is what `prepare` has seen, or nothing was ever read
             self.holding.advance(offset)
+
+    def written(self, batch: int) -> int:
+        return self.rows.pop(batch, 0)
 
     def left_out(self) -> list[str]:
         """What is lost, for people."""

@@ -113,15 +113,17 @@ class Query(Protocol):
 
 
 OnCommit = Callable[[Offset], None]
+Written = Callable[[int], int]
 
 
-def follow(query: Query, events: Events, on_commit: OnCommit | None = None) -> Outcome:
+def follow(query: Query, events: Events, on_commit: OnCommit | None = None, written: Written | None = None) -> Outcome:
     """Stay with a query until it ends, or is asked to end. Raises what made it fail.
 
     `on_commit` gets the end offset of its source for each batch that the sink has committed, in order, once. Right
-    after a start it may get the one at which the query stood before, for those who died between the two.
+    after a start it may get the one at which the query stood before, for those who died between the two. `written`
+    knows how many messages of a batch the sink has stored; without it, all that the source has passed count.
     """
-    told = _Told(query, events, on_commit)
+    told = _Told(query, events, on_commit, written)
     try:
         while not query.awaitTermination(POLL_SECONDS):
             told.look()
@@ -142,10 +144,11 @@ def follow(query: Query, events: Events, on_commit: OnCommit | None = None) -> O
 class _Told:
     """What was told of a query's progress so far."""
 
-    def __init__(self, query: Query, events: Events, on_commit: OnCommit | None) -> None:
+    def __init__(self, query: Query, events: Events, on_commit: OnCommit | None, written: Written | None) -> None:
         self._query = query
         self._events = events
         self._on_commit = on_commit
+        self._written = written
         self._last = (-1, "")
         self._committed: Offset | None = None
         self.rows = 0
@@ -161,14 +164,16 @@ class _Told:
     def _tell(self, progress: Any) -> None:
         source = progress["sources"][0] if progress["sources"] else {}
         end, latest = _offset(source, "endOffset"), _offset(source, "latestOffset")
-        rows = int(progress["numInputRows"])
-        passed = _passed(_offset(source, "startOffset"), end) if rows else 0
-        self.rows += rows if passed is None else passed
+        rows, batch = int(progress["numInputRows"]), int(progress["batchId"])
+        counted = _passed(_offset(source, "startOffset"), end) if rows else 0
+        if rows and self._written is not None:
+            counted = self._written(batch)
+        self.rows += rows if counted is None else counted
         if end is not None and end != self._committed:
             self._committed = end
             if self._on_commit is not None:
                 self._on_commit(end)
-        shown = Progress(self.rows, _speed(progress, passed), _lag(end, latest), int(progress["batchId"]))
+        shown = Progress(self.rows, _speed(progress, counted), _lag(end, latest), batch)
         self._events.progress(shown)
 
 
@@ -199,11 +204,11 @@ def _passed(start: Offset | None, end: Offset | None) -> int | None:
     return int(end["position"]) - int((start or {}).get("position", 0))
 
 
-def _speed(progress: Any, passed: int | None) -> float | None:
+def _speed(progress: Any, counted: int | None) -> float | None:
     rows = int(progress["numInputRows"])
     speed = float(progress["processedRowsPerSecond"] or 0.0)
-    if passed is not None and rows:
-        speed *= passed / rows
+    if counted is not None and rows:
+        speed *= counted / rows
     return speed if isfinite(speed) else None
 
 
