@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -69,6 +70,18 @@ def test_an_event_is_one_line(log: Log) -> None:
     )
     assert log.shown("WARN", network, f"lost: {STACK}") == "WARN Client: lost: java.io.IOException: no\n"
     assert log.shown("INFO", network, "connected") is None
+    for end in (" \t", "\n", " \t\r\n \n", "\n\n more \n"):
+        assert log.shown("WARN", network, f" no  connection{end}") == "WARN Client:  no  connection\n", repr(end)
+
+
+def test_a_long_run_of_blanks_does_not_stop_the_program(log: Log) -> None:
+    """A pattern that looks at such a run again from each of its blanks would take an hour for this one."""
+    message = f"a{' ' * 400_000}b"
+    shown: list[str | None] = []
+    asked = Thread(target=lambda: shown.append(log.shown("WARN", "x.Client", message)), daemon=True)
+    asked.start()
+    asked.join(60)
+    assert shown == [f"WARN Client: {message}\n"]
 
 
 def test_a_stream_that_fails_is_one_line(log: Log) -> None:
