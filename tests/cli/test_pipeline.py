@@ -108,7 +108,8 @@ def test_without_spark_it_says_what_to_install(database: str, environment: dict[
     )
     assert (done.returncode, done.stderr) == (
         Exit.SPARK,
-        "queen: Spark is not installed; install it with: pip install 'queenmq[spark]'\n",
+        "queen: Spark is not installed; install it with: pip install 'queenmq[spark]' "
+        "(in a clone: pip install '.[spark]')\n",
     )
 
 

@@ -29,7 +29,9 @@ def session(
     call that starts it.
     """
     if find_spec("pyspark") is None:
-        raise SparkError("Spark is not installed; install it with: pip install 'queenmq[spark]'")
+        raise SparkError(
+            "Spark is not installed; install it with: pip install 'queenmq[spark]' (in a clone: pip install '.[spark]')"
+        )
     from .sessions import start
 
     return start(app, master, ui=ui, conf=conf or {})
