@@ -21,8 +21,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from queenmq.spark.errors import OptionError
+from queenmq.spark.options import ReadOptions, read_options
 from queenmq.spark.payloads import parse_payloads
-from queenmq.spark.schema import arrow_schema
+from queenmq.spark.schema import arrow_schema, schema_for
 
 SEED = int(os.environ.get("FROM_JSON_SEED", random.randrange(10**6)))
 SCHEMAS = 25
@@ -254,3 +256,44 @@ def test_a_schema_that_is_parsed_otherwise_is_refused_at_planning(
     with pytest.raises(PySparkException, match=re.escape(f"option payloadSchema is '{given}'; it must be")) as caught:
         source.option("payloadSchema", schema).load().collect()
     assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "a FOO",
+        "a",
+        "nonsense",
+        "a INT b INT",
+        "a INT,",
+        "a ARRAY<INT",
+        "a MAP<STRING>",
+        "a INT>, b STRUCT<c INT",
+        "a-b INT",
+    ],
+)
+def test_a_text_that_is_no_schema_is_refused_in_one_sentence(schema: str) -> None:
+    """Spark's own parser would quote a longer text than the option."""
+    said = f"option payloadSchema is '{schema}'; it must be a schema such as 'total DOUBLE, customer STRING'"
+    with pytest.raises(OptionError, match=re.escape(said)):
+        schema_for(asked(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "a: INT, `b-c` string COMMENT 'it''s', d DECIMAL(10, 2)",
+        "STRUCT <a ARRAY<MAP<STRING, STRUCT<>>>, not DEC>",
+        "`ü` numeric(3) /* of 3 */ COMMENT 'x', array ARRAY<array<INT>> -- nested\n, map byte NOT NULL",
+        "t TIMESTAMP WITHOUT TIME ZONE, i INTERVAL DAY TO SECOND, v VARCHAR(3), s STRING COLLATE UNICODE, r REAL",
+    ],
+)
+def test_what_spark_takes_for_a_schema_is_left_to_it(spark: SparkSession, schema: str) -> None:
+    wanted = schema_for(asked(schema)).rpartition("`data` ")[2]
+    assert T.StructType.fromDDL(f"data {wanted}").simpleString().startswith("struct<data:struct<")
+
+
+def asked(schema: str) -> ReadOptions:
+    return read_options(
+        {"queue": "orders", "databaseUrl": "postgresql://queen@127.0.0.1:9/queen", "payloadSchema": schema}
+    )

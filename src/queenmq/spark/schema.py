@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from .ddl import NotDdl, check_type
 from .errors import OptionError
 from .options import COLUMNS, ReadOptions
 
@@ -28,6 +29,7 @@ _PARSED_TYPES: Final = (
     "of STRING, BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, ARRAY, MAP<STRING, …> and STRUCT; "
     "for other types parse the column payload with Spark's from_json"
 )
+_SUCH: Final = f"a schema such as 'total DOUBLE, customer STRING', with types {_PARSED_TYPES}"
 _CORRUPT: Final = "_corrupt_record"
 
 RANGES: Final = "ranges binary, messages bigint"
@@ -115,6 +117,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def _data_type(options: ReadOptions) -> str:
     given = (options.payload_schema or "").strip()
-    if not given:
-        raise OptionError("payloadSchema", "", "a schema such as 'total DOUBLE, customer STRING'")
-    return given if re.match(r"struct *<", given, re.IGNORECASE) else f"struct<{given}>"
+    kind = given if re.match(r"struct *<", given, re.IGNORECASE) else f"struct<{given}>"
+    try:
+        check_type(kind if given else "")
+    except NotDdl:
+        raise OptionError("payloadSchema", given, _SUCH) from None
+    return kind
