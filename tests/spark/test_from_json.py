@@ -270,6 +270,7 @@ def test_a_schema_that_is_parsed_otherwise_is_refused_at_planning(
         "a MAP<STRING>",
         "a INT>, b STRUCT<c INT",
         "a-b INT",
+        "ü INT",
     ],
 )
 def test_a_text_that_is_no_schema_is_refused_in_one_sentence(schema: str) -> None:
