@@ -12,6 +12,9 @@ import pytest
 
 from queenmq.engine.broker import Broker
 from queenmq.engine.config import EngineConfig
+from queenmq.server.settings import Settings
+from queenmq.server.sweep import sweep
+from queenmq.storage import groups
 from queenmq.storage.pop import PopResult
 from tests.engine.saying import QUEUE, ask, parked, push, read, until
 
@@ -38,8 +41,9 @@ async def arrives(*pops: asyncio.Future[PopResult]) -> list[object]:
 
 
 @asynccontextmanager
-async def another(database: str) -> AsyncIterator[Broker]:
-    opened = await Broker.open(EngineConfig(dsn=database, connections=4, admin_connections=2, poll_first=0.01))
+async def another(database: str, poll: float = 0.01) -> AsyncIterator[Broker]:
+    config = EngineConfig(dsn=database, connections=4, admin_connections=2, poll_first=poll, poll_max=max(1.0, poll))
+    opened = await Broker.open(config)
     yield opened
     await opened.drain()
     await opened.close()
@@ -156,3 +160,189 @@ async def test_the_subscription_begins_when_the_pop_arrived(broker: Broker) -> N
         "select subscription_timestamp from queen.consumer_groups_metadata where subscription_mode = 'new'"
     )
     assert before <= since <= after
+
+
+async def first(broker: Broker, **more: Any) -> list[object]:
+    return read(await broker.pop(ask(**{"group": "g", "subscription_mode": "new", "partitions": 9, **more})))
+
+
+async def kept(broker: Broker) -> int:
+    return int(await broker.store.pool.fetchval("select count(*) from queen.awaited_subscriptions"))
+
+
+async def make(broker: Broker, what: str) -> None:
+    if what != "nothing":
+        await broker.store.configure(QUEUE, namespace="shop")
+    if what == "another partition":
+        await push(broker, "old", partition="other")
+
+
+class TestTheFirstPopFindsNothing:
+    """It has its answer before the queue or the partition is there, and decides all the same."""
+
+    @pytest.mark.parametrize("new", NEW, ids=str)
+    @pytest.mark.parametrize("wait", [0.0, 0.05], ids=["at once", "in rounds"])
+    @pytest.mark.parametrize("there", ["nothing", "the queue", "another partition"])
+    @pytest.mark.parametrize("way", WAYS, ids=str)
+    async def test_the_next_gets_what_was_pushed_since(
+        self, broker: Broker, way: dict[str, Any], there: str, wait: float, new: dict[str, Any]
+    ) -> None:
+        await make(broker, there)
+        for _ in range(2):
+            assert await first(broker, wait=wait, **way, **new) == []
+        await make(broker, "the queue" if way is BY_NAMESPACE else "nothing")
+        await push(broker, 1)
+        assert await first(broker, wait=400 * wait, **way, **new) == [1]
+
+    @pytest.mark.parametrize("then", WAYS, ids=str)
+    @pytest.mark.parametrize("way", WAYS, ids=str)
+    async def test_whatever_the_next_names(self, broker: Broker, way: dict[str, Any], then: dict[str, Any]) -> None:
+        assert await first(broker, **way) == []
+        await make(broker, "the queue")
+        await push(broker, 1)
+        assert await first(broker, **then) == [1]
+
+    @pytest.mark.parametrize("start", [NEW[0], {"subscription_from": datetime(2999, 1, 1, tzinfo=UTC)}], ids=str)
+    async def test_a_partition_keeps_its_start_when_the_queue_gets_one(
+        self, broker: Broker, start: dict[str, Any]
+    ) -> None:
+        await make(broker, "another partition")
+        assert await first(broker, partition="p") == []  # knows no partition p
+        assert await first(broker, partition="other") == []  # registers the group, undecided
+        await push(broker, 2, partition="late")
+        await push(broker, 1)
+        assert await first(broker, **{"subscription_mode": "all", **start}) == [1]
+
+    async def test_a_queue_in_a_namespace_by_its_dotted_name(self, broker: Broker) -> None:
+        where = [{"namespace": "shop"}, {"task": "mail"}, {"namespace": "shop", "task": "mail"}]
+        for number, way in enumerate(where):
+            assert await first(broker, queue=None, group=f"g{number}", **way) == []
+            assert await first(broker, queue=None, group=f"h{number}", namespace="shop", task="other") == []
+        await push(broker, 1, queue="shop.mail.x")
+        for number, way in enumerate(where):
+            assert await first(broker, queue=None, group=f"g{number}", **way) == [1]
+            assert await first(broker, queue=None, group=f"h{number}", namespace="shop") == []
+
+    @pytest.mark.parametrize("way", WAYS, ids=str)
+    async def test_another_group_starts_with_its_own_first_pop(self, broker: Broker, way: dict[str, Any]) -> None:
+        assert await first(broker, **way) == []
+        await make(broker, "the queue")
+        await push(broker, 1)
+        assert await first(broker, group="late", **way) == []
+        assert await first(broker, **way) == [1]
+        await push(broker, 2)
+        assert await first(broker, group="late", **way) == [2]
+
+    @pytest.mark.parametrize("way", WAYS, ids=str)
+    async def test_names_as_long_as_they_may_be(self, broker: Broker, way: dict[str, Any]) -> None:
+        long: dict[str, Any] = {key: "".join(chr(0x10000 + 97 * n) for n in range(255)) for key in ("queue", "group")}
+        names = {**long, "partition": long["queue"]} if way is BY_PARTITION else long
+        names = {**names, "queue": None, "namespace": long["queue"]} if way is BY_NAMESPACE else names
+        assert await first(broker, **names) == []
+        await broker.store.configure(long["queue"], namespace=long["queue"])
+        await push(broker, 1, queue=long["queue"], partition=long["queue"])
+        assert await first(broker, **names) == [1]
+
+
+class TestAnotherConsumerRegistersTheGroup:
+    """One that came later, after the message, while the first still waits."""
+
+    @pytest.mark.parametrize("way", WAYS, ids=str)
+    async def test_on_the_same_server(self, database: str, way: dict[str, Any]) -> None:
+        async with another(database, poll=60.0) as broker:
+            pop = await waiting(broker, **way)
+            await broker.store.pool.execute("select queen.configure_v1($1, 'shop', null, '{}')", QUEUE)
+            await broker.store.pool.execute(INSERT, QUEUE, "p", "1")  # nothing tells the broker
+            assert await first(broker, **way) == [1]
+            pop.cancel()
+
+    @pytest.mark.parametrize("way", WAYS, ids=str)
+    async def test_on_another_server(self, broker: Broker, database: str, way: dict[str, Any]) -> None:
+        async with another(database, poll=60.0) as elsewhere:
+            pop = await waiting(elsewhere, **way)
+            await make(broker, "the queue" if way is BY_NAMESPACE else "nothing")
+            await push(broker, 1)
+            assert await first(broker, **way) == [1]
+            pop.cancel()
+
+
+class TestWhatIsKept:
+    @pytest.mark.parametrize("way", [BY_QUEUE, BY_PARTITION], ids=str)
+    async def test_it_is_forgotten_when_the_start_is_decided(self, broker: Broker, way: dict[str, Any]) -> None:
+        for _ in range(3):
+            assert await first(broker, **way) == []
+        assert await kept(broker) == 1
+        await push(broker, 1)
+        assert await first(broker, **way) == [1]
+        assert await kept(broker) == 0
+
+    async def test_it_does_not_grow_without_bound(self, broker: Broker) -> None:
+        await broker.store.pool.execute(
+            "insert into queen.awaited_subscriptions"
+            " select 'x', 'q:' || i, now(), now() from generate_series(1, 9998) i"
+        )
+        pops = [first(broker, queue=f"{QUEUE}-{number}") for number in range(9)]
+        assert await asyncio.gather(*pops) == [[]] * 9
+        assert await kept(broker) == 10_000
+        assert await first(broker, queue=QUEUE) == []
+        pop = await waiting(broker)
+        await push(broker, 1)
+        assert await arrives(pop) == [1]  # one that waits knows when it came
+
+    async def test_it_is_the_earliest_pop_and_is_rarely_written(self, broker: Broker) -> None:
+        async def row() -> list[Any]:
+            rows = await broker.store.pool.fetch("select since, seen_at, xmin::text from queen.awaited_subscriptions")
+            return list(rows[0])
+
+        assert await first(broker) == []
+        before = await row()
+        assert await first(broker) == []
+        assert await row() == before
+        await broker.store.pool.execute("update queen.awaited_subscriptions set seen_at = now() - interval '2 hours'")
+        assert await first(broker) == []
+        after = await row()
+        assert (after[0], after[1] > before[1]) == (before[0], True)
+        await broker.store.pool.execute("update queen.awaited_subscriptions set since = now() + interval '1 hour'")
+        assert await first(broker) == []
+        assert (await row())[0] < datetime.now(UTC)
+
+    @pytest.mark.parametrize("queue", [None, QUEUE])
+    @pytest.mark.parametrize("way", WAYS, ids=str)
+    async def test_a_deleted_group_starts_anew(self, broker: Broker, way: dict[str, Any], queue: str | None) -> None:
+        assert await first(broker, **way) == []
+        assert await first(broker, **way, group="other") == []
+        await make(broker, "the queue")
+        await push(broker, 1)
+        await groups.delete(broker.store.pool, "g", queue)
+        assert await first(broker, **way) == []
+        await push(broker, 2)
+        assert await first(broker, **way) == [2]
+        assert await first(broker, **way, group="other") == [1, 2]
+
+    async def test_a_group_deleted_from_one_queue_keeps_its_start_on_others(self, broker: Broker) -> None:
+        assert await first(broker, **BY_NAMESPACE) == []
+        for queue in (QUEUE, "others"):
+            await broker.store.configure(queue, namespace="shop")
+            await push(broker, queue, queue=queue)
+        await groups.delete(broker.store.pool, "g", QUEUE)
+        assert await first(broker, **BY_NAMESPACE) == ["others"]
+
+    async def test_a_group_that_keeps_its_subscription_starts_where_it_did(self, broker: Broker) -> None:
+        assert await first(broker) == []
+        await push(broker, 1)
+        assert await first(broker) == [1]
+        await groups.delete(broker.store.pool, "g", metadata=False)
+        assert await first(broker) == [1]
+
+    async def test_a_sweep_forgets_what_was_not_asked_for_again(self, broker: Broker, database: str) -> None:
+        for group in ("g", "in use"):
+            assert await first(broker, group=group) == []
+        await broker.store.pool.execute(
+            "update queen.awaited_subscriptions"
+            " set seen_at = now() - case group_name when 'g' then 8 else 6 end * interval '1 day'"
+        )
+        done = {each.what: each.count for each in await sweep(Settings.from_env({}), database, print)}
+        assert done["abandoned subscriptions"] == 1
+        await push(broker, 1)
+        assert await first(broker) == []
+        assert await first(broker, group="in use") == [1]

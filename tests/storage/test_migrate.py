@@ -51,7 +51,7 @@ async def execute(dsn: str, *statements: str) -> None:
 async def test_an_empty_database_is_brought_up_to_date_once(empty: str) -> None:
     assert {state.state for state in await status(empty)} == {"pending"}
     first = await migrate(empty)
-    assert first.applied == tuple(script.name for script in sql.migrations())
+    assert sorted(first.applied) == [script.name for script in sql.migrations()]  # online ones come last
     assert {state.state for state in await status(empty)} == {"applied"}
     second = await migrate(empty)
     assert (second.applied, second.procedures_replaced) == ((), False)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..domain.ids import group_tag, new_auto_lease, new_id, partition_tag
 from ..storage import pop as storage
-from ..storage.pop import NOW, QUEUE_MODE, PopRequest, PopResult
+from ..storage.pop import NOW, QUEUE_MODE, Awaited, PopRequest, PopResult
 from .deliveries import AUTO_LEASE
 from .pop_states import Progress
 from .requests import PopAsk
@@ -29,6 +29,7 @@ class PopJob:
         "lease_id",
         "looks",
         "mode",
+        "noted",
         "parked",
         "partition_id",
         "progress",
@@ -47,6 +48,7 @@ class PopJob:
         self.key = Key(ask.group, ask.queue, ask.partition, ask.namespace, ask.task)
         self.arrived = arrived
         self.since: datetime | None = None  # the same by the database's clock, for a group that starts with what is new
+        self.noted = False  # the database knows when it arrived, for later pops of its group
         self.new_lease()
         self.asked = False  # it was asked for under this lease, and the outcome is not known
         self.groups: dict[int, str] = {}  # ids of the group, each with the queue it belongs to
@@ -71,6 +73,16 @@ class PopJob:
     def undated(self) -> bool:
         """Its group starts with what is new since it arrived, and when that was by the database's clock is unknown."""
         return self.start is NOW and self.since is None
+
+    @property
+    def early(self) -> bool:
+        """Its group starts with what is new, not all that it names is there, and that is not noted yet."""
+        return self.start is NOW and not self.noted and (not self.groups or self.ask.queue is None)
+
+    def awaited(self, now: float) -> Awaited:
+        ask = self.ask
+        age = max(0.0, now - self.arrived)
+        return Awaited(ask.queue, ask.partition, ask.namespace, ask.task, ask.group, self.since, age)
 
     def date(self, clock: datetime, asked: float) -> None:
         """The database's clock said this after it was asked. What was answered before the pop arrived is never new."""

@@ -208,6 +208,7 @@ class Pops:
                     self.tally.move(job.progress, State.RESOLVING)
             await self._date(db, [job for job in open_jobs if job.undated and job.ask.queue and not self._known(job)])
             await self._resolve(db, open_jobs)
+            await self._note(db, [job for job in open_jobs if job.early and not self._decided(job)])
             asked = [job for job in open_jobs if job.groups]
             for job in asked:
                 self.tally.move(job.progress, State.LEASING)
@@ -235,6 +236,14 @@ class Pops:
             clock = await storage.clock(db)
             for job in jobs:
                 job.date(clock, asked)
+
+    async def _note(self, db: asyncpg.Connection, jobs: list[PopJob]) -> None:
+        """Their groups start now, on what is not there yet, whichever pop finds it."""
+        if jobs:
+            now = self._loop.time()
+            await storage.await_subscriptions(db, [job.awaited(now) for job in jobs])
+            for job in jobs:
+                job.noted = True
 
     async def _look_behind(self, db: asyncpg.Connection, empty: list[tuple[PopJob, PopResult]]) -> None:
         """Of the pops that may not wait: did they find nothing only because others are just being acknowledged?"""
@@ -299,6 +308,11 @@ class Pops:
         """The group as far as it is remembered and says enough for this pop."""
         known = self._directory.group(job.ask.queue or "", job.ask.group)
         return None if known is None or (not known.decided and job.mode is not None) else known
+
+    def _decided(self, job: PopJob) -> bool:
+        """As far as is remembered, the group has a start for every partition of its queue that is made later."""
+        known = self._directory.group(job.ask.queue or "", job.ask.group)
+        return job.ask.partition is not None and known is not None and known.decided
 
     async def _existing(self, db: asyncpg.Connection, jobs: Sequence[PopJob]) -> set[str | None]:
         async with translated():

@@ -55,6 +55,7 @@ async def _pass(db: Executor, settings: Settings, report: Callable[[str], None])
     yield Swept(
         "records of removed partitions", await _drain(lambda: retention.forget_removals(db, batch=batch), batch)
     )
+    yield Swept("abandoned subscriptions", await _drain(lambda: retention.forget_awaited(db, batch=batch), batch))
     yield Swept("old metrics", await _drain(lambda: metrics.forget(db, older_than_seconds=old, batch=batch), batch))
     yield Swept("finished operations", await _drain(lambda: operations.forget(db, batch=batch), batch))
 

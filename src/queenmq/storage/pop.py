@@ -206,6 +206,25 @@ async def clock(db: Executor) -> datetime:
     return now
 
 
+class Awaited(NamedTuple):
+    """A pop of a group that starts with what is new: what it names, and when it arrived by the database's clock, or how
+    many seconds ago when that is not known."""
+
+    queue: str | None
+    partition: str | None
+    namespace: str | None
+    task: str | None
+    group: str
+    since: datetime | None
+    age: float
+
+
+async def await_subscriptions(db: Executor, pops: Sequence[Awaited]) -> None:
+    """Note where these groups start on what is not there yet, for every server."""
+    async with translated():
+        await db.execute(sql.query("await_subscriptions"), *map(list, zip(*pops, strict=True)))
+
+
 async def register(
     db: Executor, directory: Directory, queue: str, group: str, *, mode: str | None, start: datetime | None
 ) -> GroupPlace | None:

@@ -22,6 +22,8 @@ DEDUP_BLOCKS_PER_STEP: Final = 64
 """About 8,700 transactionIds."""
 STREAM_IDLE_SECONDS: Final = 30 * 86_400
 """A Spark stream that was not in use for so long loses its positions; its checkpoint is of no use then."""
+AWAITED_IDLE_SECONDS: Final = 7 * 86_400
+"""A group that has not popped for so long what was not there starts anew, with its next pop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,11 @@ async def forget_removals(db: Executor, *, batch: int, idle_seconds: float = STR
     is kept must find each removal since it was last in use."""
     async with translated():
         return int(await db.fetchval(sql.query("forget_removals"), idle_seconds, batch))
+
+
+async def forget_awaited(db: Executor, *, batch: int, idle_seconds: float = AWAITED_IDLE_SECONDS) -> int:
+    """Forget up to `batch` pops of queues, partitions and namespaces that were not there and not popped for so long."""
+    return await delete_old(db, "forget_awaited", idle_seconds, batch)
 
 
 async def delete_old(db: Executor, query: str, *arguments: object) -> int:

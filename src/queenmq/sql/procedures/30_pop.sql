@@ -139,7 +139,7 @@ begin
     got := 0;
     bytes := 0;
     if c.start_from is not null then
-        start := case when c.start_from = 'infinity' then start else c.start_from end;
+        start := case when c.start_from <> 'infinity' then c.start_from when start is not null then queen.decided_start(c, q, start) end;
         c.start_from := case when start > t and start < 'infinity' then start end;
         c.acked_seq := queen.start_seq(c.partition_id, start);
     end if;

@@ -9,7 +9,8 @@ $$;
 
 -- Register a group on a queue, once. mode: all, new or timestamp; NULL leaves it undecided, so that each partition starts as its
 -- own first pop says. A group in the mode new or timestamp gets what was created after start; new with infinity gets what is
--- pushed after this call. Returns no row when the queue does not exist.
+-- pushed after this call; with an earlier pop of the group that found no such queue, what was pushed after that (awaited_start).
+-- Returns no row when the queue does not exist.
 -- Every partition's row is read locked while the cursors are made: a push in flight has either committed before, or
 -- will see the cursor and wake it.
 create or replace function queen.register_group_v2(queue_name text, group_name text, mode text, start timestamptz)
@@ -17,34 +18,41 @@ returns table (queue_id bigint, group_id bigint)
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    qid bigint;
+    q queen.queues;
     g queen.consumer_groups_metadata;
 begin
-    select u.queue_id into qid from queen.queues u where u.name = queue_name for no key update;
+    select u.* into q from queen.queues u where u.name = queue_name for no key update;
     if not found then
         return;
     end if;
     -- Workers remember the number, and a subscription counts from now on: a crash must not forget them.
     perform set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off';
-    select m.* into g from queen.consumer_groups_metadata m where m.queue_id = qid and m.name = group_name;
-    if not found then
+    select m.* into g from queen.consumer_groups_metadata m where m.queue_id = q.queue_id and m.name = group_name;
+    if mode = 'new' and g.subscription_mode is null then
+        start := queen.awaited_start(q, group_name, null, start);
+    end if;
+    if g.group_id is null then
         insert into queen.consumer_groups_metadata (queue_id, name, subscription_mode, subscription_timestamp, registered)
-        values (qid, group_name, mode, queen.subscribed_from(mode, start), false)
+        values (q.queue_id, group_name, mode, queen.subscribed_from(mode, start), false)
         returning * into g;
-        perform queen.create_cursors(qid, g.group_id, mode is not distinct from 'new',
+        perform queen.create_cursors(q.queue_id, g.group_id, mode is not distinct from 'new',
             case when mode is null then 'infinity' when mode <> 'all' then start end);
+        perform queen.start_awaited(g, true, start) where mode <> 'all';
     else
         if not g.registered then
-            perform queen.create_cursors(qid, g.group_id, false,
+            perform queen.create_cursors(q.queue_id, g.group_id, false,
                 case when g.subscription_mode is null then 'infinity' else g.subscription_timestamp end);
         end if;
         if g.subscription_mode is null and mode is not null then
             perform queen.decide_subscription(g, mode, start);
         end if;
     end if;
+    if mode is not null then
+        perform queen.forget_awaited(group_name, queue_name, null);
+    end if;
     update queen.consumer_groups_metadata m set registered = true, tag = queen.group_tag(queue_name, group_name)
         where m.group_id = g.group_id and (not m.registered or m.tag is null);
-    return query select qid, g.group_id::bigint;
+    return query select q.queue_id::bigint, g.group_id::bigint;
 end $$;
 
 -- The time that is kept with a subscription.
@@ -85,6 +93,7 @@ begin
     update queen.consumer_groups_metadata m set subscription_mode = mode, subscription_timestamp = queen.subscribed_from(mode, start)
         where m.group_id = g.group_id;
     perform 1 from queen.partition_lookup l where l.queue_id = g.queue_id order by l.partition_id for share;
+    perform queen.start_awaited(g, false, start) where mode <> 'all';
     with k as materialized (
         select c.partition_id, l from queen.partition_consumers c join queen.partition_lookup l using (partition_id)
         where l.queue_id = g.queue_id and c.group_id = g.group_id and c.start_from = 'infinity'
@@ -138,6 +147,9 @@ declare
     gids bigint[];
     total integer;
 begin
+    if delete_metadata then
+        perform queen.restart_awaited(group_name, queue_name);
+    end if;
     select array_agg(k.queue_id), array_agg(k.group_id) into qids, gids from (
         select u.queue_id, m.group_id from queen.consumer_groups_metadata m join queen.queues u using (queue_id)
         where m.name = group_name and (queue_name is null or u.name = queue_name) order by u.name for no key update of u) k;

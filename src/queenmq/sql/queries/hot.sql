@@ -22,6 +22,9 @@ select * from queen.register_group_v2($1, $2, $3, $4);
 -- name: register_group_id
 select group_id from queen.register_group_v2($1, $2, 'all', null);
 
+-- name: await_subscriptions
+select queen.await_subscriptions_v1($1, $2, $3, $4, $5, $6, $7);
+
 -- name: existing_queues
 select name from queen.queues where name = any ($1::text[]);
 

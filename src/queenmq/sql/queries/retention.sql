@@ -25,6 +25,11 @@ select queen.forget_streams_v1($1, $2);
 -- name: forget_removals
 select queen.forget_removals_v1($1, $2);
 
+-- name: forget_awaited
+delete from queen.awaited_subscriptions where (group_name, topic) in (
+    select a.group_name, a.topic from queen.awaited_subscriptions a where a.seen_at < clock_timestamp() - make_interval(secs => $1)
+    order by a.seen_at limit $2 for update skip locked);
+
 -- name: acquire_hold
 select $1::text as queue, h.*, nullif(h.held_from, '-infinity') as released_to from queen.acquire_hold_v1($1, $2, $3, $4) h where h.queue_id is not null;
 
