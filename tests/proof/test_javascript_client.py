@@ -31,7 +31,8 @@ CACHE = Path(sys.prefix) / "clients" / "javascript"
 """Beside the packages of Python, so that a second run installs nothing and `make clean` removes it."""
 PATIENCE = 120
 STEPS = 9
-UNREACHABLE = re.compile(r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|FETCH_ERROR")
+WRONG = re.compile(r"code (ETARGET|EINTEGRITY|ERESOLVE|EUSAGE|EINVALIDPACKAGENAME)")
+"""What npm says of a package that it has got, or of how it was called. Anything else: the registry cannot be reached."""
 UNKNOWN = re.compile(r"code E404")
 DEAD = "select consumer_group, partition_name, error_message from queen.dead_letter_queue"
 
@@ -52,7 +53,10 @@ def install(version: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         flags = ["--no-save", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1"]
         command = [npm, "install", "--prefix", str(folder), *flags, wanted]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"the package registry is unreachable: npm said nothing for {PATIENCE} s") from error
         if done.returncode != 0:
             raise _explained(wanted, done.stdout + done.stderr)
     package = json.loads(installed.read_text())
@@ -70,11 +74,11 @@ def _require_node(wanted: str) -> None:
 
 
 def _explained(wanted: str, said: str) -> Exception:
-    if UNREACHABLE.search(said):
-        return Unavailable(f"the package registry is unreachable: {said[-1000:]}")
+    if WRONG.search(said):
+        return AssertionError(f"npm cannot install {wanted}:\n{said[-3000:]}")
     if UNKNOWN.search(said):
-        return Unavailable(f"the package registry does not have {wanted}: {said[-1000:]}")
-    return AssertionError(f"npm cannot install {wanted}:\n{said[-3000:]}")
+        return Unavailable(f"the package registry does not have {wanted}")
+    return Unavailable(f"the package registry is unreachable: {said[-1000:]}")
 
 
 @pytest.mark.parametrize("version", VERSIONS[:1] if GIVEN else VERSIONS)
@@ -118,6 +122,7 @@ async def run(program: str, folder: Path, serving: Serving) -> str:
     ("said", "kind"),
     [
         ("npm error code ENOTFOUND\nnpm error syscall getaddrinfo", Unavailable),
+        ("npm error code UNABLE_TO_GET_ISSUER_CERT_LOCALLY", Unavailable),
         ("npm error code E404\nnpm error 404 Not Found - GET queen-mq", Unavailable),
         ("npm error code ETARGET\nnpm error notarget No matching version found", AssertionError),
         ("npm error code EINTEGRITY", AssertionError),
