@@ -82,7 +82,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("acks", verdicts=True, seeks=True),
-        Kind("exhausted", options={"retryLimit": 0}, groups=("alpha",), verdicts=True),
+        Kind("exhausted", options={"retryLimit": 1}, groups=("alpha",), verdicts=True, leaves=False),
         Kind("auto", groups=("alpha",), auto=True, leaves=False),
         Kind("leaving", groups=("alpha",), auto=True),
         Kind("ids", ids=True, verdicts=True),

@@ -19,7 +19,7 @@ from queenmq.server.settings import Settings
 from queenmq.server.sweep import sweep
 from tests.amounts import SEED
 from tests.proof.client import Client, Reply
-from tests.proof.kinds import KINDS, Kind
+from tests.proof.kinds import KINDS, LEASE_SECONDS, Kind
 from tests.proof.ledger import Delivery, Key, Verdict
 from tests.proof.traffic import BEHIND, STUCK_SECONDS, Database, last
 
@@ -33,10 +33,17 @@ DEAD = """
     from queen.dead_letter_queue d join queen.queues q using (queue_id) where q.name = $1
 """
 SEEK = "select queen.seek_v1($1, $2, $3, 'beginning', null)"
+SHORTEN = """
+    update queen.partition_consumers c
+    set lease_expires_at = least(c.lease_expires_at, t.soon), ready_at = least(c.ready_at, t.soon)
+    from queen.queues q, (select clock_timestamp() + make_interval(secs => $2) as soon) t
+    where q.name = $1 and c.queue_id = q.queue_id and c.lease_id is not null
+"""
+"""A push may make the queue anew before it is configured: leases of that moment would last for minutes."""
 MOST_WAITING = 300
 DISTURBED_EVERY = 1.5
-LEAVERS_CUT = 1
-"""A client that leaves reads what has come, and closes: once in a run an answer may come between the two."""
+LEAVERS_CUT = 0.1
+"""A client that leaves reads what has come, and closes: of so many of them, an answer may come between the two."""
 
 Message = dict[str, Any]
 
@@ -217,7 +224,8 @@ class Consumer:
         batch = 1 if leaves else self._choice.randint(1, self._shape.most_popped)
         if leaves:
             self._mixture.happened[f"{self._kind.name} left"] += 1
-            self._ledger.cut_answers = max(self._ledger.cut_answers, LEAVERS_CUT)
+            left = self._mixture.happened[f"{self._kind.name} left"]
+            self._ledger.cut_answers = max(self._ledger.cut_answers, 3, int(left * LEAVERS_CUT))
             reply = await self._client.leave(self._path(batch), self._choice.uniform(0, 0.02))
         else:
             before = self._client.unanswered
@@ -311,6 +319,7 @@ async def _deleting(mixture: Mixture) -> None:
             mixture.ledgers[kind.name].delete(began)
             mixture.happened["deletion"] += 1
             await client.post("/api/v1/configure", kind.configuration())
+            await mixture.database.fetch(SHORTEN, kind.queue, LEASE_SECONDS)
     client.close()
 
 

@@ -32,7 +32,7 @@ CACHE = Path(sys.prefix) / "clients" / "javascript"
 PATIENCE = 120
 STEPS = 9
 WRONG = re.compile(r"code (ETARGET|EINTEGRITY|ERESOLVE|EUSAGE|EINVALIDPACKAGENAME)")
-"""What npm says of a package that it has got, or of how it was called. Anything else: the registry cannot be reached."""
+"""What npm says of a package that it has, or of how it was called. Otherwise the registry cannot be reached."""
 UNKNOWN = re.compile(r"code E404")
 DEAD = "select consumer_group, partition_name, error_message from queen.dead_letter_queue"
 

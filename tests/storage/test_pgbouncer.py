@@ -143,7 +143,7 @@ async def test_servers_that_start_together_migrate_once(empty: str, way: Way) ->
     through = way(empty)
     reports = await asyncio.gather(*[migrate(through, pgbouncer=True) for _ in range(5)])
     applied = [name for report in reports for name in report.applied]
-    assert applied == [script.name for script in sql.migrations()]
+    assert sorted(applied) == [script.name for script in sql.migrations()]  # those that run online come last
     assert sum(report.procedures_replaced for report in reports) == 1
     assert {state.state for state in await status(through, pgbouncer=True)} == {"applied"}
     assert await check(through, pgbouncer=True) == []

@@ -31,7 +31,8 @@ _LINGER_AT_THE_END = 0.5
 _MOST_REFUSED = 128
 _FIRST_PROBE = 0.002
 _LONGEST_PROBE = 5.0
-_DOUBTFUL = 0.03  # seconds after the end of what a client sends, by which two probes tell whether it still reads
+_ENOUGH_PROBES = 3  # the second fails when the client has closed, and that is known before the third is sent
+_DOUBTFUL = 0.005  # seconds after which it is asked again whether a client has left
 
 _POP = b"/api/v1/pop"
 _POP_QUEUE = b"/api/v1/pop/queue/"
@@ -47,11 +48,11 @@ class HotProtocol(Reading):
         "_cycle",
         "_ending",
         "_eof",
-        "_eof_at",
         "_handing",
         "_lingering",
         "_pausing",
         "_prober",
+        "_probes",
         "_read_paused",
         "_unsent",
         "_work",
@@ -68,7 +69,7 @@ class HotProtocol(Reading):
         self._lingering = False
         self._ending = False  # we close when the answer is sent
         self._eof = False
-        self._eof_at = 0.0
+        self._probes = 0
         self._handing: Work | None = None  # its answer is on its way out, and too large to be sent at once
         self._prober: asyncio.TimerHandle | None = None
         self._read_paused = False
@@ -114,7 +115,6 @@ class HotProtocol(Reading):
     def eof_received(self) -> bool:
         """The client will send nothing more, but may still read: stay open as long as it is owed an answer."""
         self._eof = True
-        self._eof_at = self._service.loop.time()
         if self._lingering or not (self._current or self._ahead or self._held):
             return False
         if self._current is not None:
@@ -140,6 +140,7 @@ class HotProtocol(Reading):
         if self._current is not request or (self._cycle is not None and self._cycle.response_started):
             return
         self._transport.write(CONTINUE)
+        self._probes += 1
         longer = min(delay * 5, _LONGEST_PROBE)
         self._prober = self._service.loop.call_later(delay, self._probe, request, longer)
 
@@ -379,7 +380,7 @@ class HotProtocol(Reading):
     def _may_have_left(self) -> bool:
         """Whether the client has closed, and it is not known yet that it still reads (see `_probe`)."""
         if self._eof:
-            return self._service.loop.time() - self._eof_at < _DOUBTFUL
+            return self._probes < _ENOUGH_PROBES
         return has_closed(self._transport)
 
     def _reply(self, request: Request, answer: Answer) -> None:
