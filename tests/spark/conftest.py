@@ -6,12 +6,14 @@ settings puts them back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 import queenmq.spark
+from queenmq.storage.store import Store
+from tests.spark.reading import opened
 
 CORES = 2
 
@@ -34,3 +36,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+async def queue(database: str) -> AsyncIterator[Store]:
+    store = await Store.open(database)
+    yield store
+    await store.close()
+
+
+@pytest.fixture(autouse=True)
+def stop_streams() -> Iterator[None]:
+    """Stops the stream readers that a test opened."""
+    yield
+    while opened:
+        opened.pop().stop()

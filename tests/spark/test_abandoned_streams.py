@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-
 import pytest
 
 from queenmq.domain.segments import PushItem
@@ -11,7 +9,7 @@ from queenmq.server.settings import Settings
 from queenmq.server.sweep import sweep
 from queenmq.spark.errors import DataLoss, NotReady
 from queenmq.storage.store import Store
-from tests.spark.reading import opened, step, stream
+from tests.spark.reading import step, stream
 
 DAY = 86_400
 _AGE = (
@@ -19,20 +17,6 @@ _AGE = (
     " seen_at = seen_at - make_interval(secs => $1)",
     "update queen.removed_partitions set removed_at = removed_at - make_interval(secs => $1)",
 )
-
-
-@pytest.fixture(autouse=True)
-def stopping() -> Iterator[None]:
-    yield
-    while opened:
-        opened.pop().stop()
-
-
-@pytest.fixture
-async def queue(database: str) -> AsyncIterator[Store]:
-    store = await Store.open(database)
-    yield store
-    await store.close()
 
 
 async def push(queue: Store) -> None:

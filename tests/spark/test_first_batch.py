@@ -7,7 +7,7 @@ from the new answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -18,23 +18,9 @@ from queenmq.domain.segments import PushItem
 from queenmq.spark.errors import DataLoss
 from queenmq.storage.groups import describe
 from queenmq.storage.store import Store
-from tests.spark.reading import between, opened, step, stream
+from tests.spark.reading import between, step, stream
 from tests.storage.retaining import EXPIRED, trim
 from tests.storage.time_travel import age_messages
-
-
-@pytest.fixture(autouse=True)
-def stopping() -> Iterator[None]:
-    yield
-    while opened:
-        opened.pop().stop()
-
-
-@pytest.fixture
-async def queue(database: str) -> AsyncIterator[Store]:
-    store = await Store.open(database)
-    yield store
-    await store.close()
 
 
 async def push(queue: Store, count: int) -> None:

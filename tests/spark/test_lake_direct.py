@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -34,21 +34,17 @@ RANGES = StructType().add("ranges", BinaryType()).add("messages", LongType())
 
 
 @pytest.fixture
-async def queue(database: str) -> AsyncIterator[Store]:
+async def queue(queue: Store, database: str) -> Store:
     """Three queues with messages of three hours, in segments of several sizes."""
-    store = await Store.open(database)
     for number in range(30):
         names = [f"q{number % 3}"] * (1 + number % 4)
-        await store.push(
+        await queue.push(
             [PushItem(queue=name, partition=f"p{number % 5}", payload=b'{"n":%d}' % number) for name in names]
         )
     connection = await asyncpg.connect(database)
     await connection.execute("update queen.segments set created_at = created_at - interval '1 hour' * (last_seq % 3)")
     await connection.close()
-    yield store
-    await store.close()
-    while opened:
-        opened.pop().stop()
+    return queue
 
 
 def options(url: str) -> ReadOptions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -39,13 +38,6 @@ _VIEW = """
            producer_sub, payload, encrypted, created_at
     from queen.messages order by queue, partition, seq
 """
-
-
-@pytest.fixture
-async def queue(database: str) -> AsyncIterator[Store]:
-    opened = await Store.open(database)
-    yield opened
-    await opened.close()
 
 
 def item(queue: str = "orders", partition: str = "p", payload: bytes = b"{}", **more: Any) -> PushItem:

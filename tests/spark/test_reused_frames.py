@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceReader
 
@@ -143,13 +142,6 @@ class Queries:
         of = self.draw(depth)
         self.cached.append(of.frame.cache())
         return Asked(self.cached[-1], of.rows, f"cached({of.said})")
-
-
-@pytest.fixture
-async def queue(database: str) -> AsyncIterator[Store]:
-    opened = await Store.open(database)
-    yield opened
-    await opened.close()
 
 
 async def fill(queue: Store) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ from queenmq.domain.segments import PushItem
 from queenmq.storage.store import Store
 
 PASSWORD = "geheim-4711"
-
-
-@pytest.fixture
-async def queue(database: str) -> AsyncIterator[Store]:
-    opened = await Store.open(database)
-    yield opened
-    await opened.close()
 
 
 async def push(queue: Store, count: int, name: str = "orders", start: int = 0) -> None:

@@ -6,7 +6,6 @@ import logging
 import random
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,26 +16,12 @@ from queenmq.spark.errors import DataLoss
 from queenmq.spark.stream_reader import MessageStreamReader
 from queenmq.storage import retention
 from queenmq.storage.store import Store
-from tests.spark.reading import Rows, between, opened, places, reader, step, stream
+from tests.spark.reading import Rows, between, places, reader, step, stream
 from tests.storage.retaining import EXPIRED, trim
 from tests.storage.time_travel import age_retention, pass_time
 
 LONG = 1_000_000
 Message = tuple[str, str, int]
-
-
-@pytest.fixture(autouse=True)
-def stopping() -> Iterator[None]:
-    yield
-    while opened:
-        opened.pop().stop()
-
-
-@pytest.fixture
-async def queue(database: str) -> AsyncIterator[Store]:
-    store = await Store.open(database)
-    yield store
-    await store.close()
 
 
 async def push(queue: Store, count: int, partition: str = "p", name: str = "orders") -> None:

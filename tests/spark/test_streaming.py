@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
 import asyncpg
@@ -18,25 +18,11 @@ from queenmq.spark.positions import release_holds
 from queenmq.storage import holds
 from queenmq.storage.groups import describe
 from queenmq.storage.store import Store
-from tests.spark.reading import Rows, between, opened, places, step, stream
+from tests.spark.reading import Rows, between, places, step, stream
 from tests.storage.retaining import EXPIRED, trim
 from tests.storage.time_travel import age_messages
 
 INSERT = "insert into queen.messages (queue, partition, payload) values ($1, $2, '{}')"
-
-
-@pytest.fixture(autouse=True)
-def stopping() -> Iterator[None]:
-    yield
-    while opened:
-        opened.pop().stop()
-
-
-@pytest.fixture
-async def queue(database: str) -> AsyncIterator[Store]:
-    opened = await Store.open(database)
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture
