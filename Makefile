@@ -6,9 +6,17 @@ BIN := $(VENV)/bin
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--exclude-newer '30 days' --exclude-newer-package 'pyspark=14 days' --custom-compile-command 'make lock'
 
-# What `make check` leaves out: Spark, the proofs and randomised histories that take minutes, and tests of test runs.
-LONG := --ignore tests/spark --ignore tests/proof --ignore tests/storage/test_state_machine.py \
-	--ignore tests/storage/test_stress.py --ignore tests/test_isolation.py --ignore tests/test_makefile.py
+# What `make check` leaves out: Spark, the proofs, randomised histories and large tables that take minutes, tests that
+# start servers or an embedded PostgreSQL for themselves, and tests of test runs. CONTRIBUTING.md says so.
+LONG := --ignore tests/spark --ignore tests/proof --ignore tests/embedded --ignore tests/api/test_hostile.py \
+	--ignore tests/cli/test_clients_page.py --ignore tests/cli/test_db.py --ignore tests/cli/test_pipeline.py \
+	--ignore tests/cli/test_serve.py --ignore tests/engine/test_every_reply_lost.py \
+	--ignore tests/server/test_cluster.py --ignore tests/server/test_siblings.py \
+	--ignore tests/server/test_supervisor.py --ignore tests/server/test_supervisor_start.py \
+	--ignore tests/server/test_supervisor_stop.py --ignore tests/storage/test_explain.py \
+	--ignore tests/storage/test_pgbouncer.py --ignore tests/storage/test_state_machine.py \
+	--ignore tests/storage/test_stress.py --ignore tests/storage/test_wide_migration.py \
+	--ignore tests/test_isolation.py --ignore tests/test_makefile.py
 
 # Collects the folders, too, that pyproject.toml leaves out of a run of all tests.
 ALSO_SLOW := --override-ini 'norecursedirs=.*'
@@ -33,8 +41,8 @@ serve: $(VENV)/.base ## Set up, then run the server until Ctrl-C
 	@exec $(BIN)/queen serve
 
 .PHONY: check
-check: lint ## For daily work: lint, then run all tests but Spark's and the long proofs, on the embedded PostgreSQL only
-	@TEST_POSTGRES=embedded $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder $(LONG) $(PYTEST_ARGS)
+check: lint ## For daily work: lint, then run the tests that take less than two minutes together
+	@TEST_POSTGRES=embedded TEST_PARAMETER_SETS=2 $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder $(LONG) $(PYTEST_ARGS)
 
 .PHONY: test
 test: lint ## Set up everything, lint, then run all tests side by side (PYTEST_ARGS='-k name' to select, '-n 0' one by one)
