@@ -52,7 +52,7 @@ _SCHEMA = """
     select md5(string_agg(x, ',' order by x)) from (
         select 'p' || oid || '-' || xmin from pg_proc where pronamespace = 'queen'::regnamespace
         union all select 't' || oid || tgenabled::text from pg_trigger
-        union all select 'c' || oid || relkind::text from pg_class where relnamespace = 'queen'::regnamespace
+        union all select concat('c', oid, relkind, relnatts) from pg_class where relnamespace = 'queen'::regnamespace
         union all select 'm' || m::text from queen.schema_migrations m) x (x)
 """
 # One statement, because it runs after each test. Triggers are off: foreign keys want an order. Deleting is faster for

@@ -263,7 +263,10 @@ async def test_check_finds_a_wrong_lookup_row(dsn: str) -> None:
 
 
 # The procedures of each release: its version and their checksum.
-RELEASED = {1: "46677a854f60c2dff6431aa555131ef6e856c6cc97fcbf91daae7cefc8df6004"}
+RELEASED = {
+    1: "46677a854f60c2dff6431aa555131ef6e856c6cc97fcbf91daae7cefc8df6004",
+    2: "ab7d0536185679b9877091bfb27a77f27e5a2c4de059b73dafc41c5262fc984e",
+}
 
 
 def test_changed_procedures_have_a_version_of_their_own() -> None:

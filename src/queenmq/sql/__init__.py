@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, Literal, cast
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The version of the procedures and of what this code needs from the schema. It rises with every release that changes
 procedures, and a database never goes back to lower ones. The servers before it had none, which counts as 1."""
 

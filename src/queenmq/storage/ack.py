@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from .. import sql
 from ..domain.ids import is_uuid
 from ..domain.segments import array
-from .pool import Executor, translated, undeadlocked
+from .pool import Executor, translated, undisturbed
 from .pop import QUEUE_MODE
 
 AckStatus = Literal["completed", "failed", "retry", "dlq"]
@@ -161,7 +161,7 @@ async def call_plain(
     """Settle runs of only completed messages under live leases; a run without a row is not one of them."""
     arguments = (array(pids), array(gids), array(leases), array(uptos))
     async with translated():
-        return await undeadlocked(partial(db.fetch, sql.query("ack_plain"), *arguments))
+        return await undisturbed(partial(db.fetch, sql.query("ack_plain"), *arguments))
 
 
 async def call(
@@ -178,7 +178,7 @@ async def call(
     statement = sql.query("ack")
     async with translated():
         arguments = (array(pids), array(gids), array(leases), array(uptos), verdicts if any(verdicts) else None, replay)
-        return await undeadlocked(partial(db.fetch, statement, *arguments))
+        return await undisturbed(partial(db.fetch, statement, *arguments))
 
 
 async def resolve(db: Executor, items: Sequence[AckItem]) -> tuple[list[AckResult], list[Run]]:
@@ -294,7 +294,7 @@ async def renew_many(db: Executor, wanted: Sequence[tuple[str, int]]) -> list[Re
     """Renew many leases in one statement; one answer for each, in the order given."""
     known = [(lease.lower(), seconds) for lease, seconds in wanted if is_uuid(lease)]
     async with translated():
-        rows = await undeadlocked(
+        rows = await undisturbed(
             partial(db.fetch, sql.query("renew"), [lease for lease, _ in known], [seconds for _, seconds in known])
         )
     answers = {str(row["lease"]): row for row in rows}
@@ -312,7 +312,7 @@ def _renewal(row: Any) -> Renewal:
 async def release(db: Executor, lease_ids: Sequence[str], partition_id: int | None = None) -> list[Freed]:
     """Give leases back unused: nothing is counted, the messages are available at once. Says what this has freed."""
     async with translated():
-        rows = await undeadlocked(partial(db.fetch, sql.query("release"), lease_ids, partition_id))
+        rows = await undisturbed(partial(db.fetch, sql.query("release"), lease_ids, partition_id))
     return [Freed(*row) for row in rows]
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from .. import sql
 from . import system_state
 from .metrics import Bucket, RollupRow
-from .pool import Executor, translated, undeadlocked
+from .pool import Executor, translated, undisturbed
 
 STATE: Final = "rollup:metrics"
 WIDTHS: Final[dict[Bucket, timedelta]] = {
@@ -65,7 +65,7 @@ async def merge_rollup(db: Executor, rows: Sequence[RollupRow]) -> None:
     """Store roll-ups, each as {metric: {"count", "sum", …}}. A metric that was made of more rows before is kept."""
     ordered = sorted(rows, key=lambda row: (row.bucket, row.at, row.hostname, row.scope))
     async with translated():
-        await undeadlocked(
+        await undisturbed(
             lambda: db.execute(
                 sql.query("merge_rollup"),
                 [row.bucket for row in ordered],

@@ -16,7 +16,7 @@ from ..domain.caching import LruTtl, SingleFlight
 from ..domain.queue_config import QueueConfig
 from ..domain.queue_configs import QueueConfigs
 from ..domain.segments import Place
-from .pool import Executor, undeadlocked
+from .pool import Executor, undisturbed
 from .queue_configs import load_configs_of
 
 MAX_ENTRIES: Final = 100_000
@@ -212,7 +212,7 @@ class Directory:
         found = await self._find(db, names)
         absent = [name for name in names if name not in found]
         if absent:
-            rows = await undeadlocked(partial(db.fetch, sql.query("ensure_partitions"), *_columns(absent)))
+            rows = await undisturbed(partial(db.fetch, sql.query("ensure_partitions"), *_columns(absent)))
             found |= self._remember(absent, rows)
         return found
 

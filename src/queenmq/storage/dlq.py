@@ -19,7 +19,7 @@ import asyncpg
 from .. import sql
 from ..wire.names import InvalidValue
 from .errors import PartitionGone, StaleConfig, StorageError
-from .pool import Executor, translated, undeadlocked
+from .pool import Executor, translated, undisturbed
 
 MAX_RETRY: Final = 1000
 """Messages that one call pushes again at most: they travel in one transaction."""
@@ -138,7 +138,7 @@ async def _retry(db: Executor, query: str, *arguments: Any) -> list[Retried]:
     for _ in range(_ATTEMPTS):
         try:
             async with translated():
-                rows = await undeadlocked(partial(db.fetch, sql.query(query), *arguments))
+                rows = await undisturbed(partial(db.fetch, sql.query(query), *arguments))
         except (asyncpg.SerializationError, PartitionGone, StaleConfig):
             continue  # somebody else was first: removed one of them, or the partition
         else:

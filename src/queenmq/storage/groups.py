@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from .. import sql
-from .pool import Executor, translated, undeadlocked
+from .pool import Executor, translated, undisturbed
 
 LAGGING_SECONDS: Final = 300
 
@@ -94,7 +94,7 @@ async def move_subscription(db: Executor, group: str, timestamp: datetime) -> in
     It holds for cursors without a position yet, and when the group starts over.
     """
     async with translated():
-        return int(await undeadlocked(partial(db.fetchval, sql.query("move_subscription"), group, timestamp)))
+        return int(await undisturbed(partial(db.fetchval, sql.query("move_subscription"), group, timestamp)))
 
 
 async def seek(
@@ -112,7 +112,7 @@ async def seek(
     place = "timestamp" if isinstance(target, datetime) else target
     moment = target if isinstance(target, datetime) else None
     async with translated():
-        return int(await undeadlocked(partial(db.fetchval, sql.query("seek"), queue, group, partition, place, moment)))
+        return int(await undisturbed(partial(db.fetchval, sql.query("seek"), queue, group, partition, place, moment)))
 
 
 async def delete(db: Executor, group: str, queue: str | None = None, *, metadata: bool = True) -> int:
@@ -121,7 +121,7 @@ async def delete(db: Executor, group: str, queue: str | None = None, *, metadata
     With its metadata goes its subscription: its next pop is its first. Without, it starts over where it subscribed.
     """
     async with translated():
-        return int(await undeadlocked(partial(db.fetchval, sql.query("delete_group"), group, queue, metadata)))
+        return int(await undisturbed(partial(db.fetchval, sql.query("delete_group"), group, queue, metadata)))
 
 
 def _state(row: Any) -> Literal["Stable", "Lagging", "Dead"]:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from .. import sql
 from ..wire.names import InvalidValue
-from .pool import Executor, translated, undeadlocked
+from .pool import Executor, translated, undisturbed
 from .pop import QUEUE_MODE
 
 MessageStatus = Literal["pending", "processing", "completed", "dead_letter"]
@@ -148,7 +148,7 @@ async def delete(db: Executor, partition_uid: UUID, transaction_id: str) -> Dele
     A consumer that holds it keeps its lease on the others; its ack of this one is answered "Message not found".
     """
     async with translated():
-        row = await undeadlocked(partial(db.fetchrow, sql.query("delete_message"), partition_uid, transaction_id))
+        row = await undisturbed(partial(db.fetchrow, sql.query("delete_message"), partition_uid, transaction_id))
     return Deleted(row["deleted"], row["dead_letters"])
 
 
@@ -163,7 +163,7 @@ async def dead_letter(
     already is only copied. Raises MessageNotFound.
     """
     async with translated():
-        outcome: Literal["copied", "skipped", "removed"] = await undeadlocked(
+        outcome: Literal["copied", "skipped", "removed"] = await undisturbed(
             partial(db.fetchval, sql.query("dead_letter_message"), partition_uid, transaction_id, group, reason)
         )
     return outcome
@@ -175,7 +175,7 @@ async def clear(db: Executor, queue: str, partition: str | None = None) -> int:
     Leases end and groups stand at the end. Dead letters stay. An archive hold does not stop this: it is done by hand.
     """
     async with translated():
-        return int(await undeadlocked(partial(db.fetchval, sql.query("clear"), queue, partition)))
+        return int(await undisturbed(partial(db.fetchval, sql.query("clear"), queue, partition)))
 
 
 def _info(row: Any) -> MessageInfo:

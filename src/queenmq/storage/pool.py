@@ -16,6 +16,8 @@ from .url import for_driver
 
 _DEADLOCKS: Final = 10
 _LONGEST_PAUSE: Final = 1.0  # seconds before the last attempt
+_CHANGED_TABLES: Final = (asyncpg.DatatypeMismatchError, asyncpg.UndefinedColumnError)
+_CHANGES: Final = 3  # repetitions after which it is a defect
 _STALE: Final = 100  # sessions in a row that are not as the role says
 _BAD_OPTIONS: Final = (
     asyncpg.UndefinedObjectError,
@@ -94,17 +96,23 @@ async def create_pool(
         )
 
 
-async def undeadlocked(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """Repeat a statement that was chosen as the victim of a deadlock.
+async def undisturbed(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """Repeat a statement that was rolled back because of what another session did meanwhile.
 
-    Ours take their locks in one order; a SQL script that inserts into several partitions may take them in another. The
-    pauses grow, so that of several who do so the others get through meanwhile.
+    It was chosen as the victim of a deadlock: our statements take their locks in one order, but a SQL script that
+    inserts into several partitions may take them in another. The pauses grow, so that the others get through meanwhile.
+
+    Or it called a procedure that began before a migration changed a table and read the table after that: the variables
+    of the procedure then have the old types. The second call has the new ones.
     """
     for attempt in range(_DEADLOCKS):
         try:
             return await call()
         except asyncpg.DeadlockDetectedError:
             await asyncio.sleep(random.random() * _LONGEST_PAUSE / 2 ** (_DEADLOCKS - 1 - attempt))
+        except _CHANGED_TABLES:
+            if attempt >= _CHANGES:
+                raise
     return await call()
 
 

@@ -16,7 +16,7 @@ from .. import sql
 from ..domain.ids import SUFFIXES, new_id
 from ..domain.segments import SEPARATOR, array
 from .directory import Directory, GroupPlace
-from .pool import Executor, translated, undeadlocked
+from .pool import Executor, translated, undisturbed
 
 _Kind = tuple[int, int | None, int | None]  # group id, its tag, the most seconds of a lease
 
@@ -134,7 +134,8 @@ async def pop(db: Executor, requests: Sequence[PopRequest], most_bytes: int | No
                 await _pop_any(db, kind, indexes, requests, results, most_bytes)
             left = [index for index in left if not results[index].claims and results[index].reason is None]
         if left:
-            rows = await db.fetch(sql.query("pop"), *_columns([requests[index] for index in left], most_bytes))
+            columns = _columns([requests[index] for index in left], most_bytes)
+            rows = await undisturbed(partial(db.fetch, sql.query("pop"), *columns))
             _read(rows, left, requests, results)
     return results
 
@@ -222,7 +223,8 @@ class Awaited(NamedTuple):
 async def await_subscriptions(db: Executor, pops: Sequence[Awaited]) -> None:
     """Note where these groups start on what is not there yet, for every server."""
     async with translated():
-        await db.execute(sql.query("await_subscriptions"), *map(list, zip(*pops, strict=True)))
+        columns = map(list, zip(*pops, strict=True))
+        await undisturbed(partial(db.execute, sql.query("await_subscriptions"), *columns))
 
 
 async def register(
@@ -244,7 +246,7 @@ async def _register(
     db: Executor, directory: Directory, queue: str, group: str, mode: str | None, start: datetime | None
 ) -> GroupPlace | None:
     async with translated():
-        row = await undeadlocked(partial(db.fetchrow, sql.query("register_group"), queue, group, mode, start))
+        row = await undisturbed(partial(db.fetchrow, sql.query("register_group"), queue, group, mode, start))
     if row is None:
         return None
     place = GroupPlace(row["queue_id"], row["group_id"], mode is not None)

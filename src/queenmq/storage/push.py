@@ -19,7 +19,7 @@ from ..domain.ids import base_key
 from ..domain.segments import NOWHERE, Encoded, Parcel, PushItem, Receipt, Segment, Verdict, encode, group
 from .directory import Directory
 from .errors import PartitionGone, QueueFull, StaleConfig, StorageError, translate
-from .pool import Executor, undeadlocked
+from .pool import Executor, undisturbed
 
 _ATTEMPTS: Final = 50
 _NO_KEY: Final = "the queue is encrypted and this server has no QUEEN_ENCRYPTION_KEY; nothing was stored"
@@ -199,7 +199,7 @@ async def execute(db: Executor, plan: PushPlan) -> None:
             return
         query, arguments = statement(encoded)
         try:
-            rows = await undeadlocked(partial(db.fetch, query, *arguments))
+            rows = await undisturbed(partial(db.fetch, query, *arguments))
         except Exception as error:
             await plan.recover(db, error)
         else:

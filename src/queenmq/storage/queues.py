@@ -13,7 +13,7 @@ from uuid import UUID
 from .. import sql
 from ..domain.options import parse
 from ..wire.names import check_name
-from .pool import Executor, translated, undeadlocked
+from .pool import Executor, translated, undisturbed
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ async def configure(
         check_name("task", task, empty=True)
     columns = json.dumps(parse(options))
     async with translated():
-        row = await undeadlocked(partial(db.fetchrow, sql.query("configure"), queue, namespace, task, columns))
+        row = await undisturbed(partial(db.fetchrow, sql.query("configure"), queue, namespace, task, columns))
     return _queue(row)
 
 
@@ -79,7 +79,7 @@ async def list_queues(db: Executor) -> list[Queue]:
 async def delete(db: Executor, queue: str) -> bool:
     """Remove a queue with its messages, groups, subscriptions, dead letters and traces; False when there is none."""
     async with translated():
-        return bool(await undeadlocked(partial(db.fetchval, sql.query("delete_queue"), queue)))
+        return bool(await undisturbed(partial(db.fetchval, sql.query("delete_queue"), queue)))
 
 
 def _queue(row: Any) -> Queue:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from .. import sql
-from .pool import Executor, translated, undeadlocked
+from .pool import Executor, translated, undisturbed
 
 
 class Session(NamedTuple):
@@ -25,7 +25,7 @@ class Session(NamedTuple):
 async def begin_session(db: Executor, server_id: str) -> Session:
     """A server starts."""
     async with translated():
-        begun = await undeadlocked(partial(db.fetchrow, sql.query("begin_session"), server_id))
+        begun = await undisturbed(partial(db.fetchrow, sql.query("begin_session"), server_id))
         rows = await db.fetch(sql.query("server_sessions"))
     floors = {row["server_id"]: row["session"] for row in rows if row["server_id"] != server_id}
     return Session(begun["session"], begun["now_ms"], floors)

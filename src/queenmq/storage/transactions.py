@@ -21,7 +21,7 @@ from ..domain.segments import Parcel, PushItem, Segment, Verdict
 from .ack import BAD_LEASE, AckItem, AckResult, Run, lease_holders, not_holder, report, resolve
 from .directory import Directory
 from .errors import AckRefused, LeaseNotHeld, PartitionGone, QueueFull, StaleConfig, StorageError, translate
-from .pool import Executor, undeadlocked
+from .pool import Executor, undisturbed
 from .push import PushPlan, Sealer
 
 _ATTEMPTS: Final = 50
@@ -74,7 +74,7 @@ class Transaction:
         for _ in range(_ATTEMPTS):
             encoded = await self._plan.prepare(db)
             try:
-                row = await undeadlocked(
+                row = await undisturbed(
                     partial(db.fetchrow, sql.query("transaction"), *arguments, *encoded.arguments())
                 )
             except asyncpg.UniqueViolationError as error:

@@ -59,7 +59,7 @@ end $$;
 
 -- Create or change a queue, and its partition Default: only the options given are changed. A cursor that waits because of a delay or a window is
 -- looked at again, since the reason may be gone.
-create or replace function queen.configure_v1(queue_name text, new_namespace text, new_task text, o jsonb) returns queen.queues
+create or replace function queen.configure_v2(queue_name text, new_namespace text, new_task text, o jsonb) returns queen.queues
 language plpgsql as $$
 declare
     q queen.queues;

@@ -1,5 +1,5 @@
 -- name: configure
-select * from queen.configure_v1($1, $2, $3, $4);
+select * from queen.configure_v2($1, $2, $3, $4);
 
 -- name: find_queue
 select * from queen.queues where name = $1;
