@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -159,6 +160,42 @@ class TestRealConnections:
             writer.write((GET % (QUEUE, "&wait=true")).encode())
             await until(lambda: api.broker.stats()["waiting"]["parked"] == 1)
             end(writer, ending)
+            await api.push(QUEUE, number)
+            assert data(await api.take(QUEUE, autoAck="true", wait="true", timeout=5000)) == [number]
+
+    @pytest.mark.parametrize("ending", ["close", "reset"])
+    @pytest.mark.parametrize("pipelined", [70_000, 3_000_000])
+    @pytest.mark.parametrize("auto", ["true", "false"])
+    async def test_nor_does_one_with_much_behind_its_pop(
+        self, api: Api, ending: str, pipelined: int, auto: str
+    ) -> None:
+        """So much that the rest is not read, and its end is not seen."""
+        body = json.dumps({"items": [{"queue": "other", "payload": "x" * pipelined}]})
+        push = f"POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+        for number in range(5):
+            _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+            writer.write(
+                f"GET /api/v1/pop/queue/{QUEUE}?autoAck={auto}&wait=true HTTP/1.1\r\nHost: x\r\n\r\n{push}".encode()
+            )
+            await until(lambda: api.broker.stats()["waiting"]["parked"] == 1)
+            if ending == "reset":
+                end(writer, ending)
+            writer.transport.abort()
+            await api.push(QUEUE, number)
+            assert data(await api.take(QUEUE, autoAck="true", wait="true", timeout=5000)) == [number]
+
+    @pytest.mark.parametrize("reads_for", [0.0, 0.01, 0.1, 0.5])
+    async def test_nor_does_one_that_had_half_closed_and_waited(self, api: Api, reads_for: float) -> None:
+        for number in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+            writer.write((GET % (QUEUE, "&wait=true")).encode())
+            writer.write_eof()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(reads_for):
+                    while await reader.read(1000):
+                        pass
+            await until(lambda: api.broker.stats()["waiting"]["parked"] == 1)
+            writer.close()
             await api.push(QUEUE, number)
             assert data(await api.take(QUEUE, autoAck="true", wait="true", timeout=5000)) == [number]
 

@@ -22,7 +22,7 @@ from .reading import BODY, HEAD, NOTHING, Reading
 from .refusals import Refused, timed_out, too_many_connections
 from .request import Request
 from .service import Service
-from .sockets import has_closed, tune
+from .sockets import has_closed, tune, unacknowledged
 
 _MOST_HELD = MOST_OF_A_STRANGER
 _ONE_WRITE = 64 * 1024
@@ -31,8 +31,8 @@ _LINGER_AT_THE_END = 0.5
 _MOST_REFUSED = 128
 _FIRST_PROBE = 0.002
 _LONGEST_PROBE = 5.0
-_ENOUGH_PROBES = 3  # the second fails when the client has closed, and that is known before the third is sent
 _DOUBTFUL = 0.005  # seconds after which it is asked again whether a client has left
+_LONGEST_DOUBT = 5.0  # seconds after which it counts as gone
 
 _POP = b"/api/v1/pop"
 _POP_QUEUE = b"/api/v1/pop/queue/"
@@ -52,7 +52,7 @@ class HotProtocol(Reading):
         "_lingering",
         "_pausing",
         "_prober",
-        "_probes",
+        "_questioned",
         "_read_paused",
         "_unsent",
         "_work",
@@ -69,7 +69,7 @@ class HotProtocol(Reading):
         self._lingering = False
         self._ending = False  # we close when the answer is sent
         self._eof = False
-        self._probes = 0
+        self._questioned: tuple[Work, float] | None = None  # it is done; when the client was asked whether it is there
         self._handing: Work | None = None  # its answer is on its way out, and too large to be sent at once
         self._prober: asyncio.TimerHandle | None = None
         self._read_paused = False
@@ -109,6 +109,7 @@ class HotProtocol(Reading):
                 running.cancel()
         # Break the reference cycles, so that nothing waits for the garbage collector.
         self._parser = self._cycle = self._prober = self._current = self._request = None  # type: ignore[assignment]
+        self._questioned = None
         self._ahead.clear()
         self._held = b""
 
@@ -137,10 +138,10 @@ class HotProtocol(Reading):
     def _probe(self, request: Request, delay: float) -> None:
         """Closing a connection looks like closing its sending half. The difference shows in writing to it, and what may
         be written before an answer is that it is being worked on. The second write to a closed one fails."""
+        self._prober = None
         if self._current is not request or (self._cycle is not None and self._cycle.response_started):
             return
         self._transport.write(CONTINUE)
-        self._probes += 1
         longer = min(delay * 5, _LONGEST_PROBE)
         self._prober = self._service.loop.call_later(delay, self._probe, request, longer)
 
@@ -197,7 +198,7 @@ class HotProtocol(Reading):
             if waited > limits.idle_timeout:  # the rest of the last answer is not read
                 self._transport.abort()
         elif self._current is not None or self._pausing is not None:
-            return
+            self._look_for_the_end()
         elif self._reading == HEAD:
             if waited > limits.header_timeout:
                 self._time_out("headers", limits.header_timeout)
@@ -206,6 +207,11 @@ class HotProtocol(Reading):
                 self._time_out("body", limits.body_timeout)
         elif waited > limits.idle_timeout:
             self._transport.close()
+
+    def _look_for_the_end(self) -> None:
+        """Nothing is read while much is held, so the loop does not say that the client has left."""
+        if self._read_paused and self._current is not None and self._prober is None and has_closed(self._transport):
+            self._doubt(self._current)
 
     def _give_up_when_stuck(self, waited: float) -> None:
         unsent = self._transport.get_write_buffer_size()
@@ -355,7 +361,7 @@ class HotProtocol(Reading):
         work, request = self._work, self._current
         if work is None or request is None or work.future is not future:
             return  # the client has left
-        if work.takes() and self._may_have_left():
+        if (work.takes() or (self._read_paused and request.method == b"GET")) and self._may_have_left(request, work):
             self._service.loop.call_later(_DOUBTFUL, self._done, future)
             return
         self._work = self._current = None
@@ -377,11 +383,24 @@ class HotProtocol(Reading):
             work.delivered()
         self._proceed()
 
-    def _may_have_left(self) -> bool:
-        """Whether the client has closed, and it is not known yet that it still reads (see `_probe`)."""
-        if self._eof:
-            return self._probes < _ENOUGH_PROBES
-        return has_closed(self._transport)
+    def _may_have_left(self, request: Request, work: Work) -> bool:
+        """Whether the client may have closed, and it is not known yet that it still reads: then it is asked as in
+        `_probe`, and its system acknowledges that, or ends the connection. While what it has sent does not fit here,
+        its system cannot tell that it has closed."""
+        if not self._eof and not self._read_paused and not has_closed(self._transport):
+            return False
+        now = self._service.loop.time()
+        if self._questioned is None or self._questioned[0] is not work:
+            self._questioned = work, now
+            if request.version != "1.0":  # which cannot be asked
+                self._transport.write(CONTINUE)
+            return True
+        if now - self._questioned[1] > _LONGEST_DOUBT:
+            self._transport.abort()
+            return True
+        if request.version == "1.0":
+            return self._eof or has_closed(self._transport)
+        return unacknowledged(self._transport) > 0
 
     def _reply(self, request: Request, answer: Answer) -> None:
         service, transport = self._service, self._transport

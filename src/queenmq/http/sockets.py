@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
+import fcntl
 import os
+import select
 import socket
 import sys
+import termios
 from typing import Protocol
 
 from .limits import Limits
@@ -17,6 +21,8 @@ if sys.platform == "darwin":
 else:
     _IDLE = socket.TCP_KEEPIDLE
 _USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
+_END_OF_INPUT: int = getattr(select, "POLLRDHUP", 0)
+_SO_NWRITE = 0x1024  # of macOS
 
 
 class Tunable(Protocol):
@@ -38,8 +44,12 @@ def tune(sock: Tunable, limits: Limits) -> None:
 def has_closed(transport: asyncio.BaseTransport) -> bool:
     """Whether the client has closed its end, or its sending half, also when the event loop has yet to notice it."""
     sock = transport.get_extra_info("socket")
-    if sock is None:
-        return False
+    if sock is None or sock.fileno() < 0:
+        return sock is not None
+    if _END_OF_INPUT:  # Linux tells it also while there is something to read
+        looking = select.poll()
+        looking.register(sock.fileno(), _END_OF_INPUT)
+        return bool(looking.poll(0))
     try:
         with socket.socket(fileno=os.dup(sock.fileno())) as copy:
             return not copy.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -47,6 +57,22 @@ def has_closed(transport: asyncio.BaseTransport) -> bool:
         return False
     except OSError:  # it was reset
         return True
+
+
+def unacknowledged(transport: asyncio.WriteTransport) -> int:
+    """Bytes that were written and that the client's system has not acknowledged. It acknowledges none when the client
+    has closed, and says so instead, which ends the connection here."""
+    waiting, sock = transport.get_write_buffer_size(), transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0 or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return waiting
+    try:
+        if sys.platform == "darwin":
+            return waiting + int(sock.getsockopt(socket.SOL_SOCKET, _SO_NWRITE))
+        size = array.array("i", [0])
+        fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, size)
+    except OSError:
+        return waiting
+    return waiting + size[0]
 
 
 def _options(limits: Limits) -> list[tuple[int, int, int]]:

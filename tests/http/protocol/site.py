@@ -297,6 +297,10 @@ class Client:
     def replies(self, count: int) -> list[Reply]:
         return [self.reply() for _ in range(count)]
 
+    def answers(self, count: int) -> list[Reply]:
+        """Replies without those that say that one is being worked on."""
+        return [next(reply for reply in iter(self.reply, None) if reply.status != 100) for _ in range(count)]
+
     def rest(self) -> bytes:
         """Everything until the server closes."""
         with contextlib.suppress(ConnectionError):

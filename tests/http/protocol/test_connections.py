@@ -73,7 +73,7 @@ class TestPipelining:
             sender = threading.Thread(target=client.send, args=(post("/api/v1/push", body)[1_000:] + get("/echo/x"),))
             sender.start()
             site.answer_poll(0, b"{}")
-            replies = client.replies(3)
+            replies = client.answers(3)
             sender.join(DEADLINE)
         assert [reply.status for reply in replies] == [200, 201, 200]
         assert replies[1].body == body

@@ -254,6 +254,7 @@ class TestBackpressure:
             assert len(connection._held) < 512 * 1024  # type: ignore[attr-defined]
             assert site.handlers.handled == 1
             site.answer_poll(0, b"{}")
+            assert client.reply().status == 100, "it may have left: it is asked"
             assert [reply.status for reply in client.replies(500)] == [200] + [201] * 499
 
     def test_few_requests_are_parsed_ahead(self, site: Site) -> None:
