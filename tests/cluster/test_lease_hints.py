@@ -66,6 +66,33 @@ def test_after_a_few_seconds_the_first_look_asks_and_the_others_believe_its_answ
     assert (len(hints), hints.stats()["probes"]) == (0, 2)
 
 
+def test_what_is_told_just_after_the_end_of_a_lease_is_asked_about_first() -> None:
+    """It may be news of the lease that has just ended, told by the worker that began it."""
+    around = Around()
+    hints = around.hints()
+    hints.released("p", "g")
+    around.now += 0.05
+    hints.acquired("p", "g", "a", "orders", 60)
+    hints.acquired("p", "other", "a", "orders", 60)
+    assert hints.likely_leased("p", "other")
+    assert not hints.likely_leased("p", "g")
+    assert hints.likely_leased("p", "g"), "one asks for all"
+    hints.answered("p", "g", leased=False)
+    assert not hints.likely_leased("p", "g")
+    around.now += 0.1
+    hints.acquired("p", "g", "a", "orders", 60)
+    assert hints.likely_leased("p", "g")
+
+
+def test_ends_of_leases_are_forgotten_soon() -> None:
+    around = Around()
+    hints = around.hints()
+    for number in range(1000):
+        hints.released(f"p{number}", "g")
+        around.now += 0.01
+    assert len(hints._ended) < 20
+
+
 def test_a_later_word_replaces_the_one_before() -> None:
     around = Around()
     hints = around.hints()

@@ -187,6 +187,25 @@ async def test_a_lease_that_is_over_at_once_is_never_told(workers: list[Worker])
     assert not workers[1].shared.hints.likely_leased("uid", "g")
 
 
+@pytest.mark.parametrize("freed", [False, True])
+async def test_a_lease_that_another_worker_has_ended_is_not_told_any_more(workers: list[Worker], freed: bool) -> None:
+    await wanted(workers, "orders")
+    workers[0].shared.arrived("orders", "p1")
+    await until(lambda: all(one.shared.siblings.waited_for("orders") for one in workers))
+    shared = workers[0].shared
+    shared.lease_acquired("orders", "uid", "g")
+    shared.lease_acquired("orders", "later", "g")
+    later = asyncio.get_running_loop().time() + 60
+    shared._brief["uid", "g"] = (later, "orders")
+    if freed:
+        workers[2].shared.partition_free("orders", "p1", "g")
+    else:
+        workers[2].shared.lease_released("orders", "uid", "g")
+    await until(lambda: list(shared._brief) in ([("later", "g")], []))
+    await until(lambda: len(workers[1].shared.hints) == 1)
+    assert not workers[1].shared.hints.likely_leased("uid", "g")
+
+
 async def test_each_lease_is_told_in_its_own_time(workers: list[Worker]) -> None:
     await wanted(workers, "orders")
     shared = workers[0].shared

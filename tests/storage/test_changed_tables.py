@@ -7,7 +7,8 @@ wait, and the call then finds other columns than its variables have.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import asyncpg
 import pytest
@@ -19,7 +20,7 @@ from queenmq.storage.queues import configure
 from queenmq.storage.store import Store
 from tests.storage.waiting import is_waiting
 
-Call = Callable[[asyncpg.Connection, int], Awaitable[object]]
+Call = Callable[[asyncpg.Connection, int], Coroutine[Any, Any, object]]
 
 
 async def configures(db: asyncpg.Connection, number: int) -> object:
@@ -33,6 +34,7 @@ async def registers(db: asyncpg.Connection, number: int) -> object:
 
 async def configures_as_version_1(db: asyncpg.Connection, number: int) -> object:
     row = await db.fetchrow("select * from queen.configure_v1('orders', null, null, '{\"lease_time\": 7}')")
+    assert row is not None
     assert (row["name"], row["lease_time"], len(row)) == ("orders", 7, 24)
     return row["lease_time"]
 

@@ -162,9 +162,14 @@ class SharedState:
         self.siblings.freed(queue, partition, group)
 
     def _no_longer_leased(self, queue: str, partition: str, group: str) -> None:
-        uid = self.memory.uid(queue, partition) if len(self.hints) else None
+        uid = self.memory.uid(queue, partition) if self._brief or len(self.hints) else None
         if uid is not None:
-            self.hints.released(uid, group)
+            self._released_elsewhere(uid, group)
+
+    def _released_elsewhere(self, partition_uid: str, group: str) -> None:
+        """A lease of ours may have been ended by another worker before we told of it: it must not be told any more."""
+        self._brief.pop((partition_uid, group), None)
+        self.hints.released(partition_uid, group)
 
     # Tier 3
 
@@ -261,7 +266,7 @@ class SharedState:
             case LeaseHintAcquired():
                 self._heard_of_lease(message)
             case LeaseHintReleased():
-                self.hints.released(message.partition_id, message.consumer_group)
+                self._released_elsewhere(message.partition_id, message.consumer_group)
 
     def _heard_of_lease(self, hint: LeaseHintAcquired) -> None:
         """It counts for as long as our own would at most, whatever the other one says."""

@@ -17,6 +17,7 @@ from typing import Final
 MOST: Final = 10_000
 _PROBED: Final = 0.01
 _CONFIRMED: Final = 5.0  # seconds for which a hint is believed without asking
+_CROSSED: Final = 0.1  # seconds in which news of a lease and of its end may have crossed
 _SLACK: Final = 64  # entries of the schedule that may be void before it is worth rebuilding
 
 
@@ -49,6 +50,7 @@ class LeaseHints:
         self._random = random
         self._hints: dict[str, dict[str, _Hint]] = {}  # by partition, then by group
         self._size = 0
+        self._ended: dict[tuple[str, str], float] = {}  # leases that have just ended, the last one last
         # A heap, soonest to expire first. What was replaced or released stays in it, void, until it comes up.
         self._schedule: list[tuple[float, int, str, str]] = []
         self._numbers = count()
@@ -60,21 +62,28 @@ class LeaseHints:
     # What others tell
 
     def acquired(self, partition_id: str, group: str, server: str, queue: str, seconds: float) -> None:
-        """The server holds it; believe it for so long."""
+        """The server holds it; believe it for so long. What is told just after the end of a lease may be of that lease:
+        then the first look asks the database."""
         now = self._clock()
+        crossed = now - self._ended.get((partition_id, group), -_CROSSED) < _CROSSED
         self._remove(partition_id, group)
         self._sweep(now)
         if seconds <= 0 or self._most <= 0:
             return
         while self._size >= self._most:
             self._evictions += self._drop_soonest()
-        hint = _Hint(next(self._numbers), server, queue, now, now + seconds)
+        hint = _Hint(next(self._numbers), server, queue, now - _CONFIRMED - 1 if crossed else now, now + seconds)
         self._hints.setdefault(partition_id, {})[group] = hint
         self._size += 1
         heappush(self._schedule, (hint.expires, hint.number, partition_id, group))
 
     def released(self, partition_id: str, group: str) -> None:
         self._remove(partition_id, group)
+        now = self._clock()
+        self._ended.pop((partition_id, group), None)
+        self._ended[partition_id, group] = now
+        while now - self._ended[first := next(iter(self._ended))] > _CROSSED:
+            del self._ended[first]
 
     def forget(self, partition_id: str) -> None:
         """The partition is gone."""
