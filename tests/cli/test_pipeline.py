@@ -143,6 +143,15 @@ def test_a_run_that_is_not_heard_of_any_more_is_shown_as_gone(queen: Queen, data
     assert queen("pipeline", "stop", "archive", DATABASE_URL=database).stdout == "archive is not running\n"
 
 
+def test_a_misspelt_name_cannot_be_stopped(queen: Queen, database: str) -> None:
+    misspelt = queen("pipeline", "stop", "archvie", DATABASE_URL=database)
+    assert (misspelt.returncode, misspelt.stdout) == (Exit.USAGE, "")
+    assert "there is no pipeline 'archvie'; did you mean archive?" in misspelt.stderr
+    for name in ("archive", "archive:orders"):
+        never = queen("pipeline", "stop", name, DATABASE_URL=database)
+        assert (never.returncode, never.stdout) == (Exit.OK, f"{name} is not running\n")
+
+
 def test_a_place_that_another_run_has_is_an_exit_code_of_its_own(queen: Queen, database: str) -> None:
     state = claimed(database, label="orders")
     run = ["pipeline", "run", "archive", "--queue", "orders", "--lake", "/data/lake"]

@@ -172,7 +172,10 @@ def stop(
 ) -> None:
     """End a pipeline, on whatever machine it runs, after the batch under way."""
     with _database() as (dsn, _):
-        alive = [each.state.id for each in _asked(dsn, pipeline_states.listed) if _is(each, name) and each.alive]
+        meant = [each for each in _asked(dsn, pipeline_states.listed) if _is(each, name)]
+        if not meant:
+            registry.find(name.partition(":")[0])  # of a name that was misspelt nothing runs either
+        alive = [each.state.id for each in meant if each.alive]
         for id in alive:
             _asked(dsn, lambda db, id=id: pipeline_states.ask_to_stop(db, id))  # type: ignore[misc]
             report(f"asked {id} to stop")
