@@ -144,7 +144,7 @@ $$;
 
 -- Its columns were those of the table, which create or replace cannot change.
 drop function if exists queen.configure_v1(text, text, text, jsonb);
-create function queen.configure_v1(queue_name text, new_namespace text, new_task text, o jsonb)
+create or replace function queen.configure_v1(queue_name text, new_namespace text, new_task text, o jsonb)
 returns table (
     queue_id integer, uid uuid, name text, namespace text, task text, lease_time integer, retry_limit integer,
     retry_delay integer, delayed_processing integer, window_buffer integer, max_wait_time_seconds integer, max_size
